@@ -1,0 +1,50 @@
+# Eight short targets, the same for people and for CI. ARGS is passed on: make serve ARGS="--no-mdns --host 127.0.0.1"
+PYTHON ?= python3
+VENV   := .venv
+PIP    := $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
+ARGS   ?=
+
+.PHONY: serve setup test lint format bench dist clean
+
+serve: $(VENV)/.product
+	$(VENV)/bin/pocketserver serve $(ARGS)
+
+setup: $(VENV)/.development
+
+test: $(VENV)/.development
+	$(VENV)/bin/python -m pytest $(ARGS)
+
+lint: $(VENV)/.development
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+format: $(VENV)/.development
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+bench: $(VENV)/.development
+	$(VENV)/bin/python tools/bench.py $(ARGS)
+
+dist: $(VENV)/.development
+	$(PIP) install build -c constraints.txt
+	$(VENV)/bin/python -m build
+
+clean:
+	rm -rf $(VENV) dist build
+
+$(VENV)/.created:
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "pocketserver needs Python 3.11 or newer; set PYTHON=/path/to/it")'
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install "pip>=25.1" -c constraints.txt
+	touch $@
+
+$(VENV)/.product: $(VENV)/.created pyproject.toml constraints.txt
+	@echo "Installing pocketserver; llama.cpp is compiled once, which takes some minutes."
+	$(PIP) install -c constraints.txt -e '.[llama]'
+	touch $@
+
+$(VENV)/.development: $(VENV)/.product
+	$(PIP) install -c constraints.txt --group dev
+	touch $@

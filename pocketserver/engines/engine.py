@@ -1,0 +1,128 @@
+"""What every engine can do, and the stream in which its events reach a reader."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+from pocketserver.chat import EngineStatus, Event, GenerationRequest, ModelInfo
+from pocketserver.errors import Code, Refusal
+
+
+class EventStream:
+    """Events of one answer in batches, written by an engine and read by one reader.
+
+    A batch is whatever was made since the last one, so that a fast engine costs one write a batch, not one a token.
+    `fail` may be called from anywhere (Stop, the watchdog, a lost worker): it wakes the reader with that Refusal
+    at once, ahead of batches not read yet. Iteration ends after `close`.
+    """
+
+    def __init__(self) -> None:
+        self._batches: deque[Sequence[Event]] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._failure: Refusal | None = None
+        self._closed = False
+        self.last_activity = time.monotonic()
+        """When the engine last showed progress (a batch, or prompt tokens read), on the monotonic clock."""
+
+    @property
+    def failure(self) -> Refusal | None:
+        return self._failure
+
+    def touch(self) -> None:
+        """Progress without an event, such as a piece of the prompt being read."""
+        self.last_activity = time.monotonic()
+
+    def put(self, batch: Sequence[Event]) -> None:
+        self.last_activity = time.monotonic()
+        self._batches.append(batch)
+        self._wake()
+
+    def fail(self, refusal: Refusal) -> None:
+        """End the stream with an error. The first failure stands; after `close` it has no effect."""
+        if self._failure is None and not (self._closed and not self._batches):
+            self._failure = refusal
+            self._wake()
+
+    def close(self) -> None:
+        self._closed = True
+        self._wake()
+
+    @property
+    def backlog(self) -> int:
+        """Batches written and not read yet."""
+        return len(self._batches)
+
+    def __aiter__(self) -> "EventStream":
+        return self
+
+    async def __anext__(self) -> Sequence[Event]:
+        while True:
+            if self._failure is not None:
+                raise self._failure
+            if self._batches:
+                return self._batches.popleft()
+            if self._closed:
+                raise StopAsyncIteration
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class Engine(Protocol):
+    """A thing that answers. It knows nothing of HTTP, profiles or API families, and serves one `generate` at a time.
+
+    The admission in front of it sees to that. `start` returns when loading is under way, not when it has ended: the
+    state says how far it is. Every method may raise `Refusal`.
+    """
+
+    name: str
+
+    @property
+    def status(self) -> EngineStatus:
+        """The present state; never waits for the model."""
+        ...
+
+    def models(self) -> Sequence[ModelInfo]:
+        """Installed models, the loaded one marked."""
+        ...
+
+    async def start(self) -> None: ...
+
+    async def close(self) -> None:
+        """Release the model and every process and task; safe to call twice."""
+        ...
+
+    def generate(self, request: GenerationRequest) -> AbstractAsyncContextManager[EventStream]:
+        """Open the answer's event stream.
+
+        Entering returns when nothing can be refused any more: the prompt is rendered, counted and fits, the constraint
+        compiles. Leaving the block cancels, at once and by itself. A complete stream ends with `Finished`.
+        """
+        ...
+
+    async def count(self, request: GenerationRequest) -> int:
+        """Prompt tokens that this request would take, by the same rendering as `generate`. Does not take the lane."""
+        ...
+
+
+def stalled(seconds: float) -> Refusal:
+    """The refusal of a request whose engine showed no progress for so long."""
+    return Refusal(
+        Code.GENERATION_STALLED,
+        f"The model made no progress for {seconds:g} seconds; it is being restarted. Send the request again.",
+        retry_after=5,
+    )
+
+
+def cancelled_by_owner() -> Refusal:
+    """The refusal of a request that somebody stopped on the machine itself."""
+    return Refusal(Code.REQUEST_CANCELLED, "The generation was cancelled on the server. Send the request again to retry.")

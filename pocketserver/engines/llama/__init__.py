@@ -1,0 +1,1 @@
+"""GGUF models through llama.cpp, in a process of their own."""

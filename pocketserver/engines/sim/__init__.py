@@ -1,0 +1,1 @@
+"""A scripted, deterministic engine for people who write clients."""

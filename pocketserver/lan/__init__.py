@@ -1,0 +1,1 @@
+"""The local network: which address, which name, which QR code."""

@@ -1,0 +1,1 @@
+"""Model files on disk: found, read, fetched, removed."""
