@@ -1,0 +1,203 @@
+"""The one door to the model: who may generate now, who waits, who is refused, and who is stopped."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from pocketserver.chat import EngineState, GenerationRequest
+from pocketserver.engines.engine import Engine, EventStream, cancelled_by_owner, stalled
+from pocketserver.errors import Code, Refusal
+
+
+@dataclass(slots=True, kw_only=True)
+class Running:
+    """The generation that has the model now."""
+
+    request_id: str
+    owner: str | None
+    started: float
+    stream: EventStream | None = None
+    scope: asyncio.Timeout | None = None
+    refusal: Refusal | None = field(default=None)
+
+    def end(self, refusal: Refusal) -> None:
+        """End it for a reason other than its client's leaving, whether the engine has accepted it yet or not."""
+        self.refusal = refusal
+        if self.stream is not None:
+            self.stream.fail(refusal)
+        elif self.scope is not None:
+            self.scope.reschedule(asyncio.get_running_loop().time())
+
+
+class Door:
+    """Admits one request at a time, in order of arrival; at most `limit` are running and waiting together.
+
+    `limit` 1 is the mutex: a second caller is refused at once, never queued. `full` is the code of that refusal.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        limit: int,
+        full: Code,
+        stall_seconds: float,
+        on_waited: Callable[[float], None] = lambda _seconds: None,
+    ) -> None:
+        self._engine = engine
+        self._limit = limit
+        self._full = full
+        self._stall_seconds = stall_seconds
+        self._on_waited = on_waited
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._taken = False
+        self._stalled = False
+        self._closing = False
+        self.running: Running | None = None
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def busy(self) -> bool:
+        return self._taken
+
+    @property
+    def seconds_since_progress(self) -> float | None:
+        """Age of the running request's last token or piece of prompt; None while nothing is being generated."""
+        if self.running is None:
+            return None
+        stream = self.running.stream
+        since = self.running.started if stream is None else stream.last_activity
+        return time.monotonic() - since
+
+    @property
+    def stuck(self) -> bool:
+        """Whether the running request is about to be given up, or its engine has not come back yet."""
+        age = self.seconds_since_progress
+        return self._stalled or (age is not None and age > self._stall_seconds / 2)
+
+    def check_ready(self) -> None:
+        """Refuse while no model can answer. Asked before the model's name is looked at."""
+        if self._closing:
+            raise Refusal(Code.MODEL_NOT_LOADED, "The server is shutting down. Connect again later.", retry_after=5)
+        status = self._engine.status
+        if status.state is EngineState.LOADING:
+            done = f" ({status.load_progress:.0%})" if status.load_progress is not None else ""
+            raise Refusal(Code.MODEL_NOT_LOADED, f"The model is still loading{done}. Try again shortly.", retry_after=5)
+        if status.state is EngineState.NO_MODEL:
+            code = Code(status.problem_code) if status.problem_code else Code.MODEL_NOT_LOADED
+            raise Refusal(code, status.problem or "No model is loaded. Start the server with a model, see `--model`.")
+
+    @asynccontextmanager
+    async def open(self, request: GenerationRequest, *, owner: str | None = None) -> AsyncIterator[EventStream]:
+        """Wait for the turn, let the engine accept, hand out the events. Leaving the block frees the model.
+
+        Raises MODEL_BUSY or QUEUE_FULL at once when there is no place, whatever the engine refuses, and
+        REQUEST_CANCELLED when somebody pressed Stop.
+        """
+        await self._enter()
+        running = Running(request_id=request.id, owner=owner, started=time.monotonic())
+        self.running = running
+        watch = asyncio.get_running_loop().call_later(self._stall_seconds, self._watch, running)
+        try:
+            async with self._accepted(request, running) as stream:
+                yield stream
+        finally:
+            watch.cancel()
+            self.running = None
+            self._stalled = False
+            self._leave()
+
+    def stop(self) -> bool:
+        """End the running generation because somebody on the machine wants so. False when nothing runs."""
+        if self.running is None:
+            return False
+        self.running.end(cancelled_by_owner())
+        return True
+
+    def end_owned_by(self, owner: str, refusal: Refusal) -> None:
+        """End the running generation if it belongs to this key."""
+        if self.running is not None and self.running.owner == owner:
+            self.running.end(refusal)
+
+    def close(self) -> None:
+        """Admit nobody any more; those who wait are refused."""
+        self._closing = True
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_exception(
+                    Refusal(Code.MODEL_NOT_LOADED, "The server is shutting down. Connect again later.", retry_after=5)
+                )
+
+    @asynccontextmanager
+    async def _accepted(self, request: GenerationRequest, running: Running) -> AsyncIterator[EventStream]:
+        context = self._engine.generate(request)
+        try:
+            async with asyncio.timeout(None) as running.scope:
+                stream = await context.__aenter__()
+        except TimeoutError:
+            raise running.refusal or cancelled_by_owner() from None
+        finally:
+            running.scope = None
+        running.stream = stream
+        try:
+            yield stream
+        except BaseException as error:
+            if not await context.__aexit__(type(error), error, error.__traceback__):
+                raise
+        else:
+            await context.__aexit__(None, None, None)
+
+    async def _enter(self) -> None:
+        if not self._taken:
+            self._taken = True
+            return
+        if 1 + len(self._waiting) >= self._limit:
+            raise self._full_refusal()
+        await self._wait_for_turn()
+
+    async def _wait_for_turn(self) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        since = time.monotonic()
+        try:
+            await turn
+        except BaseException:
+            if turn in self._waiting:
+                self._waiting.remove(turn)
+            elif turn.done() and not turn.cancelled() and turn.exception() is None:
+                self._leave()  # the turn came in the same moment as the cancellation: pass it on
+            raise
+        self._on_waited(time.monotonic() - since)
+
+    def _leave(self) -> None:
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)  # `_taken` stays true: the model goes from hand to hand
+                return
+        self._taken = False
+
+    def _full_refusal(self) -> Refusal:
+        if self._full is Code.MODEL_BUSY:
+            return Refusal(self._full, "The model is answering another request. Try again shortly.", retry_after=1)
+        return Refusal(
+            self._full, f"{self._limit} requests are running or waiting already. Try again later.", retry_after=5
+        )
+
+    def _watch(self, running: Running) -> None:
+        """Give up a request whose engine shows no progress. Leaving the block then replaces a hanging worker."""
+        if self.running is not running:
+            return
+        age = self.seconds_since_progress or 0.0
+        loop = asyncio.get_running_loop()
+        if age < self._stall_seconds:
+            loop.call_later(self._stall_seconds - age + 0.01, self._watch, running)
+            return
+        self._stalled = True
+        running.end(stalled(self._stall_seconds))

@@ -1,0 +1,82 @@
+"""A request body as a typed value, or the refusal that names the field at fault."""
+
+import re
+from typing import TypeVar
+
+import msgspec
+
+from pocketserver.errors import Code, Refusal
+
+T = TypeVar("T")
+
+_PLACE = re.compile(r"(?s)(.*) - at `(key in )?\$\.?(.*)`$")
+
+
+def decode(body: bytes, kind: type[T], *, required: str) -> T:
+    """Read a JSON object. `required` is the field whose absence or shape makes the request malformed as a whole.
+
+    Raises INVALID_JSON (not UTF-8, not JSON), MALFORMED_REQUEST (no object, or `required` of no usable shape) or
+    INVALID_PARAMETER with `param` (every other fault of one field).
+    """
+    _check_utf8(body)
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        raise _field_refusal(str(error), required) from error
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise Refusal(
+            Code.INVALID_JSON, f"The body is not valid JSON ({_cause(body, error)}). Send one JSON object."
+        ) from error
+
+
+def invalid(param: str, message: str) -> Refusal:
+    return Refusal(Code.INVALID_PARAMETER, message, param=param)
+
+
+def _check_utf8(body: bytes) -> None:
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        raise Refusal(
+            Code.INVALID_JSON, f"The body must be JSON in UTF-8; byte {error.start} is not valid UTF-8."
+        ) from error
+
+
+def _cause(body: bytes, error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if not body.strip():
+        return "it is empty"
+    if "truncated" in str(error) and re.search(rb"\\u[dD][89a-fA-F]", body):
+        return "it ends early, or a \\u escape is half of a surrogate pair"
+    return str(error).removeprefix("JSON is malformed: ")
+
+
+def _field_refusal(text: str, required: str) -> Refusal:
+    found = _PLACE.match(text)
+    if found is None:
+        return Refusal(Code.MALFORMED_REQUEST, f"The body must be one JSON object. {_sentence(text)}")
+    problem, _, param = found.groups()
+    if not param and f"`{required}`" in problem:
+        return _missing(required)
+    if param == required and not problem.endswith("`str`"):
+        return Refusal(Code.MALFORMED_REQUEST, f"`{param}`: {_sentence(problem)}", param=param)
+    missing = re.search(r"required field `(\w+)`", problem)
+    if missing:
+        param = f"{param}.{missing[1]}" if param else missing[1]
+    return invalid(param, f"`{param}`: {_sentence(problem)}")
+
+
+def _missing(required: str) -> Refusal:
+    return Refusal(Code.MALFORMED_REQUEST, f"The field `{required}` is missing.", param=required)
+
+
+def _sentence(text: str) -> str:
+    """msgspec's words in a client author's: JSON types, no Python."""
+    for python, json in (("`int`", "an integer"), ("`str`", "a string"), ("`bool`", "true or false"),
+                         ("`float`", "a number"), ("`array`", "a list"), ("`object`", "an object")):  # fmt: skip
+        text = text.replace(python, json)
+    text = text.replace("`int | null`", "an integer").replace("`float | null`", "a number")
+    text = text.replace("`str | null`", "a string").replace("`bool | null`", "true or false")
+    text = text.replace("`object | null`", "an object").replace("`array | null`", "a list")
+    return text.replace("`str | array | null`", "a string or a list").rstrip(".") + "."

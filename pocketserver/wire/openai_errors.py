@@ -1,0 +1,99 @@
+"""What the OpenAI family makes of each error code: status, type and envelope."""
+
+from collections.abc import Mapping
+
+import msgspec
+from aiohttp import web
+
+from pocketserver.errors import Code, Refusal
+
+_INVALID = "invalid_request_error"
+_AUTHENTICATION = "authentication_error"
+_PERMISSION = "permission_error"
+_NOT_FOUND = "not_found_error"
+_RATE = "rate_limit_error"
+_SERVER = "server_error"
+
+SHAPES: Mapping[Code, tuple[int, str]] = {
+    Code.INVALID_JSON: (400, _INVALID),
+    Code.MALFORMED_REQUEST: (400, _INVALID),
+    Code.INVALID_PARAMETER: (400, _INVALID),
+    Code.CONTEXT_LENGTH_EXCEEDED: (400, _INVALID),
+    Code.TOOLS_UNSUPPORTED: (400, _INVALID),
+    Code.TEMPLATE_UNSUPPORTED: (400, _INVALID),
+    Code.MISSING_API_KEY: (401, _AUTHENTICATION),
+    Code.INVALID_API_KEY: (401, _AUTHENTICATION),
+    Code.INSUFFICIENT_SCOPE: (403, _PERMISSION),
+    Code.HOST_NOT_ALLOWED: (403, _PERMISSION),
+    Code.ORIGIN_NOT_ALLOWED: (403, _PERMISSION),
+    Code.PEER_NOT_LOCAL: (403, _PERMISSION),
+    Code.UNKNOWN_ROUTE: (404, _NOT_FOUND),
+    Code.MODEL_NOT_FOUND: (404, _NOT_FOUND),
+    Code.METHOD_NOT_ALLOWED: (405, _INVALID),
+    Code.REQUEST_TOO_LARGE: (413, _INVALID),
+    Code.UNSUPPORTED_ENCODING: (415, _INVALID),
+    Code.TOO_MANY_ATTEMPTS: (429, _RATE),
+    Code.MODEL_BUSY: (429, _RATE),
+    Code.QUEUE_FULL: (429, _RATE),
+    Code.REQUEST_CANCELLED: (503, _SERVER),
+    Code.MODEL_NOT_LOADED: (503, _SERVER),
+    Code.HOST_GONE: (503, _SERVER),
+    Code.DISCONNECTED_BY_HOST: (503, _SERVER),
+    Code.INSUFFICIENT_MEMORY: (503, _SERVER),
+    Code.CONTEXT_ALLOCATION_FAILED: (503, _SERVER),
+    Code.UPSTREAM_FAILED: (502, _SERVER),
+    Code.UPSTREAM_UNREACHABLE: (503, _SERVER),
+    Code.GENERATION_STALLED: (504, _SERVER),
+    Code.WORKER_LOST: (500, _SERVER),
+    Code.GENERATION_FAILED: (500, _SERVER),
+    Code.INTERNAL_ERROR: (500, _SERVER),
+}
+"""Status and `type` of each code. A profile may override a status (`Profile.statuses`)."""
+
+_HEADERS: Mapping[Code, Mapping[str, str]] = {
+    Code.MISSING_API_KEY: {"WWW-Authenticate": "Bearer"},
+    Code.INVALID_API_KEY: {"WWW-Authenticate": 'Bearer error="invalid_token"'},
+    Code.UNSUPPORTED_ENCODING: {"Accept-Encoding": "gzip, deflate, identity"},
+    # The SDKs retry every 503; these two do not pass by themselves.
+    Code.INSUFFICIENT_MEMORY: {"x-should-retry": "false"},
+    Code.CONTEXT_ALLOCATION_FAILED: {"x-should-retry": "false"},
+}
+
+
+class OpenAIErrors:
+    """Renders refusals as OpenAI does, with a profile's own statuses and codes."""
+
+    def __init__(self, *, statuses: Mapping[Code, int], codes: Mapping[Code, Code]) -> None:
+        self._statuses = {code: statuses.get(code, shape[0]) for code, shape in SHAPES.items()}
+        self._codes = codes
+
+    def status(self, code: Code) -> int:
+        return self._statuses[code]
+
+    def code(self, code: Code) -> Code:
+        """The word that this profile uses for a code."""
+        return self._codes.get(code, code)
+
+    def envelope(self, refusal: Refusal) -> bytes:
+        """The JSON error document; also the body of an error chunk in mid-stream."""
+        error = {
+            "message": refusal.message,
+            "type": SHAPES[refusal.code][1],
+            "param": refusal.param,
+            "code": self.code(refusal.code),
+            **refusal.details,
+        }
+        return msgspec.json.encode({"error": error})
+
+    def response(self, refusal: Refusal) -> web.Response:
+        headers = dict(_HEADERS.get(refusal.code, {}))
+        if refusal.retry_after is not None:
+            headers["Retry-After"] = f"{refusal.retry_after:g}"
+        if refusal.allow:
+            headers["Allow"] = ", ".join(refusal.allow)
+        return web.Response(
+            body=self.envelope(refusal),
+            status=self.status(refusal.code),
+            headers=headers,
+            content_type="application/json",
+        )
