@@ -1,0 +1,323 @@
+"""Runs a stranger's Jinja template: nothing outside is reached, and every step, size and loop has an end.
+
+Jinja's own sandbox keeps a template away from Python's insides; the guards here keep it from using up memory and time.
+What a single C call could still take is for the parent process to bound, which can end the child.
+"""
+
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Any, TypeVar
+
+from jinja2 import TemplateError, Undefined, nodes
+from jinja2.compiler import CodeGenerator, Frame
+from jinja2.ext import Extension
+from jinja2.parser import Parser
+from jinja2.sandbox import SandboxedEnvironment
+
+from pocketserver.chat import JsonValue
+
+T = TypeVar("T")
+
+SOURCE_BYTES = 256 * 1024
+OUTPUT_CHARACTERS = 4 * 1024 * 1024
+VALUE_CHARACTERS = 4 * 1024 * 1024
+NUMBER_BITS = 4096
+WIDTH = 10_000
+"""The largest number that a filter or a string method may be given (a width, a count, an indent)."""
+RENDER_SECONDS = 5.0
+
+_WIDE_FILTERS = frozenset({"batch", "center", "indent", "slice", "truncate"})
+_HARMFUL_FILTERS = ("pprint", "random", "striptags", "urlize", "wordwrap", "xmlattr")
+_WIDE_FORMAT = re.compile(r"%[^a-zA-Z%]*(?:\d{4}|\*)|\{[^{}]*(?:\d{4}|\{)")
+_TIME_FORMAT = re.compile(r"(?:[^%]|%[-_^#]?[A-Za-z%])*")
+
+
+class TemplateFault(Exception):  # noqa: N818 - it is the template's answer as often as a mistake
+    """The template does not compile, fails, or refuses the conversation. The text may be shown to a person."""
+
+
+class TemplateRefusal(TemplateFault):
+    """The template itself called `raise_exception`; the text is its own."""
+
+
+class Sandbox:
+    """Compiles one template and renders it. Safe to use from several threads at once."""
+
+    def __init__(self, source: str, *, clock: Callable[[], datetime], render_seconds: float = RENDER_SECONDS) -> None:
+        """Raise TemplateFault for a source that is too large or does not compile."""
+        if len(source.encode(errors="replace")) > SOURCE_BYTES:
+            raise TemplateFault(f"the template is larger than {SOURCE_BYTES // 1024} KiB")
+        self._environment = _Environment(clock, render_seconds)
+        self._template = self._guarded(lambda: self._environment.from_string(source))
+
+    def render(self, variables: Mapping[str, JsonValue]) -> str:
+        """Raise TemplateFault when the template fails, refuses, writes too much or takes too long."""
+        return self._guarded(lambda: self._collect(variables))
+
+    def _collect(self, variables: Mapping[str, JsonValue]) -> str:
+        pieces, size = [], 0
+        for piece in self._template.generate(variables):
+            size += len(piece)
+            if size > OUTPUT_CHARACTERS:
+                raise TemplateFault(f"the prompt grows beyond {OUTPUT_CHARACTERS} characters")
+            pieces.append(piece)
+        return "".join(pieces)
+
+    def _guarded(self, work: Callable[[], T]) -> T:
+        self._environment.start_clock()
+        try:
+            return work()
+        except TemplateFault:
+            raise
+        except RecursionError as error:
+            raise TemplateFault("the template is nested too deeply") from error
+        except MemoryError as error:
+            raise TemplateFault("the template needs too much memory") from error
+        except TemplateError as error:
+            raise TemplateFault(str(error)[:300] or type(error).__name__) from error
+        except Exception as error:
+            raise TemplateFault(f"{type(error).__name__}: {str(error)[:300]}") from error
+
+
+class _BoundedCode(CodeGenerator):  # type: ignore[misc]
+    """Jinja's compiler, with `a ~ b` joined under a limit: that operator has no hook of its own."""
+
+    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802 - Jinja's visitor names
+        self.write("environment.join((")
+        for part in node.nodes:
+            self.visit(part, frame)
+            self.write(", ")
+        self.write("))")
+
+
+class _Generation(Extension):  # type: ignore[misc]
+    """`{% generation %}…{% endgeneration %}` marks what a model wrote, for training; rendering only shows it."""
+
+    tags = {"generation"}  # noqa: RUF012 - declared so by Jinja
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return list(parser.parse_statements(("name:endgeneration",), drop_needle=True))
+
+
+class _Environment(SandboxedEnvironment):  # type: ignore[misc]
+    """Jinja's sandbox with limits on operators, calls, loops and filters."""
+
+    intercepted_binops = frozenset({"*", "**", "%", "+"})
+    code_generator_class = _BoundedCode
+
+    def __init__(self, clock: Callable[[], datetime], render_seconds: float) -> None:
+        super().__init__(
+            trim_blocks=True, lstrip_blocks=True, autoescape=False, extensions=["jinja2.ext.loopcontrols", _Generation]
+        )
+        self._render_seconds = render_seconds
+        self._deadline = threading.local()
+        del self.globals["lipsum"]
+        for name in _HARMFUL_FILTERS:
+            del self.filters[name]
+        self.filters.update({name: _bounded_filter(name, filter_) for name, filter_ in self.filters.items()})
+        self.filters.update({"tojson": to_json, "from_json": _from_json})
+        self.globals |= {"raise_exception": _raise, "strftime_now": lambda text: _strftime(clock(), text)}
+
+    def start_clock(self) -> None:
+        self._deadline.at = time.monotonic() + self._render_seconds
+
+    def check_clock(self) -> None:
+        if time.monotonic() > self._deadline.at:
+            raise TemplateFault(f"rendering takes longer than {self._render_seconds:g} seconds")
+
+    def counted(self, iterable: Iterable[object]) -> Iterable[object]:
+        """The same items, with a look at the clock before each. A list keeps its length for `loop.length`."""
+        return () if isinstance(iterable, Undefined) else _Counted(iterable, self.check_clock)
+
+    def join(self, parts: Iterable[object]) -> str:
+        texts = [str(part) for part in parts]
+        _limit(sum(map(len, texts)))
+        return "".join(texts)
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+        """Parse, and make each `for` ask the clock at every turn."""
+        tree = super()._parse(source, name, filename)
+        for loop in list(tree.find_all(nodes.For)):
+            loop.iter = nodes.Call(nodes.EnvironmentAttribute("counted"), [loop.iter], [], None, None)
+        tree.set_environment(self)
+        return tree
+
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        """Jinja's safe `str.format`, which must not be asked for endless padding either."""
+        safe = super().wrap_str_format(value)
+        if safe is None:
+            return None
+
+        def bounded(*args: Any, **kwargs: Any) -> str:
+            _check_format(value.__self__)
+            return _limited_text(safe(*args, **kwargs))
+
+        return bounded
+
+    def call_binop(self, context: object, operator: str, left: Any, right: Any) -> Any:
+        self.check_clock()
+        _OPERATOR_LIMITS[operator](left, right)
+        return super().call_binop(context, operator, left, right)
+
+    def call(self, context: Any, target: Any, /, *args: Any, **kwargs: Any) -> Any:
+        self.check_clock()
+        owner = getattr(target, "__self__", None)
+        if isinstance(owner, str):
+            _check_text_call(owner, target.__name__, (*args, *kwargs.values()))
+        return super().call(context, target, *args, **kwargs)
+
+
+class _Counted:
+    def __init__(self, items: Iterable[object], check: Callable[[], None]) -> None:
+        self._items = items
+        self._check = check
+
+    def __iter__(self) -> Iterator[object]:
+        for item in self._items:
+            self._check()
+            yield item
+
+    def __len__(self) -> int:
+        return len(self._items)  # type: ignore[arg-type]
+
+
+def to_json(
+    value: JsonValue,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON as models were trained on it: nothing HTML-escaped, keys in their order, text as it is."""
+    if isinstance(indent, int) and not 0 <= indent <= 16:
+        raise TemplateFault("an indent of that width is not written")
+    if separators is not None:
+        separators = (str(separators[0]), str(separators[1]))
+        _limit(WIDTH * max(map(len, separators)))
+    return _limited_text(
+        json.dumps(
+            value,
+            ensure_ascii=ensure_ascii,
+            indent=indent,
+            separators=separators,
+            sort_keys=sort_keys,
+            default=_json_default,
+        )
+    )
+
+
+def _json_default(value: object) -> JsonValue:
+    if isinstance(value, Undefined):
+        raise TemplateFault(f"an undefined value is written as JSON ({value._undefined_name})")  # noqa: SLF001
+    if isinstance(value, Iterable):
+        return list(value)
+    raise TemplateFault(f"a {type(value).__name__} cannot be written as JSON")
+
+
+def _from_json(text: str) -> JsonValue:
+    return json.loads(_limited_text(str(text)))
+
+
+def _raise(text: object = "") -> None:
+    raise TemplateRefusal(str(text)[:500])
+
+
+def _strftime(now: datetime, text: object) -> str:
+    wanted = str(text)
+    if len(wanted) > 200 or not _TIME_FORMAT.fullmatch(wanted):
+        raise TemplateFault("strftime_now is called with a format that is not written")
+    return now.strftime(wanted)
+
+
+def _bounded_filter(name: str, filter_: Callable[..., Any]) -> Callable[..., Any]:
+    def bounded(*args: Any, **kwargs: Any) -> Any:
+        texts = tuple(argument for argument in args if isinstance(argument, str))
+        numbers = [argument for argument in (*args, *kwargs.values()) if isinstance(argument, int)]
+        if name in _WIDE_FILTERS and any(abs(number) > WIDTH for number in numbers):
+            raise TemplateFault(f"'{name}' is called with a number beyond {WIDTH}")
+        if name in {"replace", "format"} and texts:
+            _check_text_call(texts[0], name, texts[1:])
+        return _limited(filter_(*args, **kwargs))
+
+    bounded.__dict__.update(getattr(filter_, "__dict__", {}))  # keeps Jinja's pass_environment marks
+    return bounded
+
+
+def _limit(size: int) -> None:
+    if size > VALUE_CHARACTERS:
+        raise TemplateFault(f"a value grows beyond {VALUE_CHARACTERS} characters")
+
+
+def _limited_text(text: str) -> str:
+    _limit(len(text))
+    return text
+
+
+def _limited(value: object) -> object:
+    if isinstance(value, str | list | tuple):
+        _limit(len(value))
+    return value
+
+
+def _check_format(text: str) -> None:
+    if _WIDE_FORMAT.search(text):
+        raise TemplateFault("a format asks for more width than is written")
+
+
+def _check_text_call(text: str, method: str, arguments: tuple[object, ...]) -> None:
+    """Refuse a string method whose result would be out of proportion."""
+    if any(isinstance(argument, int) and abs(argument) > WIDTH for argument in arguments):
+        raise TemplateFault(f"'{method}' is called with a number beyond {WIDTH}")
+    if method == "format":
+        _check_format(text)
+    texts = [argument for argument in arguments if isinstance(argument, str)]
+    if method == "replace" and len(texts) >= 2:
+        _limit((text.count(texts[0]) if texts[0] else len(text) + 1) * len(texts[1]) + len(text))
+    if method == "expandtabs":
+        raise TemplateFault("'expandtabs' is not offered")
+    if method == "join" and arguments and isinstance(arguments[0], list | tuple):
+        _limit(sum(len(item) + len(text) for item in arguments[0] if isinstance(item, str)))
+
+
+def _size(value: object) -> int:
+    return len(value) if isinstance(value, str | list | tuple | bytes) else 0
+
+
+def _bits(value: object) -> int:
+    return value.bit_length() if isinstance(value, int) else 0
+
+
+def _limit_product(left: object, right: object) -> None:
+    if _bits(left) + _bits(right) > NUMBER_BITS:
+        raise TemplateFault("a number in the template is too large")
+    for sequence, count in ((left, right), (right, left)):
+        if isinstance(count, int):
+            _limit(_size(sequence) * max(count, 0))
+
+
+def _limit_power(left: object, right: object) -> None:
+    if isinstance(right, int) and _bits(left) * max(right, 0) > NUMBER_BITS:
+        raise TemplateFault("a number in the template is too large")
+
+
+def _limit_sum(left: object, right: object) -> None:
+    _limit(_size(left) + _size(right))
+
+
+def _limit_format(left: object, right: object) -> None:
+    if isinstance(left, str):
+        _check_format(left)
+        _limit(len(left) + sum(map(_size, right if isinstance(right, tuple) else (right,))))
+
+
+_OPERATOR_LIMITS: Mapping[str, Callable[[object, object], None]] = {
+    "*": _limit_product,
+    "**": _limit_power,
+    "+": _limit_sum,
+    "%": _limit_format,
+}

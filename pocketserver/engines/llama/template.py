@@ -1,0 +1,122 @@
+"""A model's chat template: from messages and tools to the text of the prompt."""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from functools import cached_property
+
+from pocketserver.chat import JsonValue, Message, Tool
+from pocketserver.engines.llama import normalise
+from pocketserver.engines.llama.normalise import Turn
+from pocketserver.engines.llama.sandbox import RENDER_SECONDS, Sandbox, TemplateFault
+from pocketserver.errors import Code, Refusal
+
+RESERVED_ARGUMENTS = frozenset(
+    {"messages", "tools", "add_generation_prompt", "bos_token", "eos_token", "raise_exception", "strftime_now"}
+    | {"namespace", "range", "dict", "cycler", "joiner", "date_string"}
+)
+"""Names that a client's template arguments never replace."""
+
+
+def local_now() -> datetime:
+    return datetime.now().astimezone()
+
+
+class ChatTemplate:
+    """One template with the text of its begin and end tokens. Nothing is raised before the first `render`.
+
+    `clock` gives the local time for templates that write the date.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        *,
+        bos_token: str = "",
+        eos_token: str = "",
+        clock: Callable[[], datetime] = local_now,
+        render_seconds: float = RENDER_SECONDS,
+    ) -> None:
+        self.source = source
+        self._fixed = {"bos_token": bos_token, "eos_token": eos_token}
+        self._clock = clock
+        self._sandbox: Sandbox | None = None
+        self.problem: str | None = None
+        """Why the template does not compile, or None."""
+        try:
+            self._sandbox = Sandbox(source, clock=clock, render_seconds=render_seconds)
+        except TemplateFault as fault:
+            self.problem = str(fault)
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Tool] = (),
+        arguments: Mapping[str, JsonValue] | None = None,
+    ) -> str:
+        """The prompt, with one generation prompt at its end.
+
+        A non-empty last assistant message is text that the answer continues: it stands at the very end, after the
+        generation prompt. An empty one is dropped. Raises Refusal: `template_unsupported` when the template fails or
+        refuses this conversation, `tools_unsupported` when it has no place for tools, `invalid_parameter` for
+        arguments of an earlier call that are no JSON object.
+        """
+        if tools and not self.supports_tools:
+            raise Refusal(
+                Code.TOOLS_UNSUPPORTED,
+                "This model's chat template has no syntax for tools. Send the request without tools, or choose a model"
+                " that can call them.",
+                param="tools",
+            )
+        spoken, prefill = normalise.split_prefill(messages)
+        conversation = normalise.turns(spoken)
+        try:
+            prompt = self.render_turns(conversation, tools=normalise.tool_entries(tools), arguments=arguments or {})
+        except TemplateFault as fault:
+            raise _unsupported(str(fault)) from fault
+        return prompt + prefill
+
+    @cached_property
+    def supports_tools(self) -> bool:
+        """True when a tool's name and a call's name both reach the prompt."""
+        return _shows_tools(self)
+
+    def render_turns(
+        self,
+        conversation: Sequence[Turn],
+        *,
+        tools: Sequence[JsonValue] = (),
+        arguments: Mapping[str, JsonValue] | None = None,
+        generation_prompt: bool = True,
+    ) -> str:
+        """Render exactly these turns, as the template sees them. Raises TemplateFault."""
+        if self._sandbox is None:
+            raise TemplateFault(self.problem or "the template does not compile")
+        if not conversation:
+            raise TemplateFault("there is no message to render")
+        variables = {name: value for name, value in (arguments or {}).items() if name not in RESERVED_ARGUMENTS}
+        variables |= self._fixed
+        # Templates write into their own lists (`messages.pop(0)`), so each render gets a copy.
+        variables |= {"messages": copy.deepcopy(list(conversation)), "add_generation_prompt": generation_prompt}
+        variables["date_string"] = self._clock().strftime("%d %b %Y")
+        if tools:
+            variables["tools"] = copy.deepcopy(list(tools))
+        return self._sandbox.render(variables)
+
+
+def _shows_tools(template: ChatTemplate) -> bool:
+    tool = Tool(name="zqalpha", description="zqabout", parameters={"type": "object", "properties": {}})
+    try:
+        prompt = template.render_turns([{"role": "user", "content": "zquser"}], tools=normalise.tool_entries([tool]))
+    except TemplateFault:
+        return False
+    return "zqalpha" in prompt
+
+
+def _unsupported(reason: str) -> Refusal:
+    return Refusal(
+        Code.TEMPLATE_UNSUPPORTED,
+        f"The model's chat template does not take this conversation: {reason.rstrip('.')}. Change the order or roles of"
+        " the messages, or start the server with another --chat-template.",
+    )
