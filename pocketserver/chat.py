@@ -24,7 +24,7 @@ class _Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A value that is compared by its fields and never changed."""
 
 
-class ToolCall(_Value):
+class ToolCall(_Value, frozen=True, kw_only=True):
     """A call that the model made. `arguments` is JSON text, as the model wrote it."""
 
     id: str
@@ -32,7 +32,7 @@ class ToolCall(_Value):
     arguments: str
 
 
-class Message(_Value):
+class Message(_Value, frozen=True, kw_only=True):
     """One turn. Content parts are already joined; `reasoning` is what the model thought before an earlier answer."""
 
     role: Role
@@ -43,7 +43,7 @@ class Message(_Value):
     reasoning: str | None = None
 
 
-class Tool(_Value):
+class Tool(_Value, frozen=True, kw_only=True):
     """A function that the model may call. `parameters` is a JSON Schema object; absent parameters are an empty one."""
 
     name: str
@@ -58,7 +58,7 @@ class ToolMode(StrEnum):
     REQUIRED = "required"
 
 
-class ToolChoice(_Value):
+class ToolChoice(_Value, frozen=True, kw_only=True):
     """How freely the model may call. With `name`, exactly that function must be called."""
 
     mode: ToolMode = ToolMode.AUTO
@@ -66,7 +66,7 @@ class ToolChoice(_Value):
     parallel: bool = True
 
 
-class Sampling(_Value):
+class Sampling(_Value, frozen=True, kw_only=True):
     """How the next token is drawn. `temperature` 0 is greedy. `top_k` 0, `top_p` 1 and `min_p` 0 switch a filter off.
 
     Penalties follow the OpenAI reference (frequency and presence, -2..2) and llama.cpp (repeat, 1 is off).
@@ -89,18 +89,18 @@ class Sampling(_Value):
     seed: int | None = None
 
 
-class AnyJsonObject(_Value, tag="any_json_object"):
+class AnyJsonObject(_Value, frozen=True, kw_only=True, tag="any_json_object"):
     """The answer is one JSON object of any shape."""
 
 
-class JsonSchema(_Value, tag="json_schema"):
+class JsonSchema(_Value, frozen=True, kw_only=True, tag="json_schema"):
     """The answer is one JSON value that validates against `schema` (draft 2020-12)."""
 
     schema: Mapping[str, JsonValue] | bool
     strict: bool = False
 
 
-class Grammar(_Value, tag="grammar"):
+class Grammar(_Value, frozen=True, kw_only=True, tag="grammar"):
     """The answer follows a grammar; `syntax` is `lark` or `regex`, as llguidance reads them."""
 
     syntax: str
@@ -110,12 +110,12 @@ class Grammar(_Value, tag="grammar"):
 Constraint: TypeAlias = AnyJsonObject | JsonSchema | Grammar
 
 
-class GenerationRequest(_Value):
+class GenerationRequest(_Value, frozen=True, kw_only=True):
     """One answer to be generated.
 
     `id` names the request in logs and frames. `model` is the id of an installed model, already resolved from any alias.
     `stop` strings are not part of the answer. `top_logprobs` None means no scores; 0 means the chosen token's alone.
-    `template_arguments` are extra variables for the chat template; `reasoning_effort` None leaves thinking to the model.
+    `template_arguments` are extra variables for the chat template; without `reasoning_effort` the model decides.
     `prompt` is raw text without a template (completions); exactly one of `messages` and `prompt` is given.
     """
 
@@ -140,7 +140,7 @@ class FinishReason(StrEnum):
     TOOL_CALLS = "tool_calls"
 
 
-class Usage(_Value):
+class Usage(_Value, frozen=True, kw_only=True):
     """Token counts of one answer. `completion_tokens` includes `reasoning_tokens`."""
 
     prompt_tokens: int
@@ -149,7 +149,7 @@ class Usage(_Value):
     reasoning_tokens: int = 0
 
 
-class Timings(_Value):
+class Timings(_Value, frozen=True, kw_only=True):
     """Measured times of one answer, in seconds. Generation time runs from the first token to the last."""
 
     prompt_seconds: float = 0.0
@@ -157,7 +157,7 @@ class Timings(_Value):
     load_seconds: float = 0.0
 
 
-class TokenScore(_Value):
+class TokenScore(_Value, frozen=True, kw_only=True):
     """A token's text, its natural log probability, and the most probable tokens at its place."""
 
     token: str
@@ -166,22 +166,22 @@ class TokenScore(_Value):
     top: tuple["TokenScore", ...] = ()
 
 
-class TextDelta(_Value, tag="text"):
-    """More of the visible answer: whole characters, never empty, no part of a stop string. `tokens` is how many made it."""
+class TextDelta(_Value, frozen=True, kw_only=True, tag="text"):
+    """More of the answer: whole characters, never empty, no part of a stop string. `tokens` is how many made it."""
 
     text: str
     tokens: int = 1
     scores: tuple[TokenScore, ...] = ()
 
 
-class ReasoningDelta(_Value, tag="reasoning"):
+class ReasoningDelta(_Value, frozen=True, kw_only=True, tag="reasoning"):
     """More of the model's thinking, without its marks."""
 
     text: str
     tokens: int = 1
 
 
-class ToolCallStarted(_Value, tag="call_started"):
+class ToolCallStarted(_Value, frozen=True, kw_only=True, tag="call_started"):
     """A call's name is known. `index` counts the calls of this answer from 0."""
 
     index: int
@@ -189,7 +189,7 @@ class ToolCallStarted(_Value, tag="call_started"):
     name: str
 
 
-class ToolCallDelta(_Value, tag="call"):
+class ToolCallDelta(_Value, frozen=True, kw_only=True, tag="call"):
     """More of a call's arguments: a piece of JSON text. All pieces of an index together are one JSON object."""
 
     index: int
@@ -197,7 +197,7 @@ class ToolCallDelta(_Value, tag="call"):
     tokens: int = 1
 
 
-class Finished(_Value, tag="finished"):
+class Finished(_Value, frozen=True, kw_only=True, tag="finished"):
     """The last event of an answer that came to its end. A broken answer ends in a Refusal instead."""
 
     reason: FinishReason
@@ -209,8 +209,8 @@ class Finished(_Value, tag="finished"):
 Event: TypeAlias = TextDelta | ReasoningDelta | ToolCallStarted | ToolCallDelta | Finished
 
 
-class ModelInfo(_Value):
-    """One model as lists show it. `context_size` is what it is served with, or its trained length while it is not loaded."""
+class ModelInfo(_Value, frozen=True, kw_only=True):
+    """One model as lists show it. `context_size` is what it is served with, or trained with while not loaded."""
 
     id: str
     loaded: bool = False
@@ -229,7 +229,7 @@ class EngineState(StrEnum):
     STUCK = "stuck"
 
 
-class EngineStatus(_Value):
+class EngineStatus(_Value, frozen=True, kw_only=True):
     """What an engine knows of itself at this moment, without asking the model.
 
     `load_progress` runs from 0 to 1 while loading. `metal` is true only when Apple's GPU is in use; `gpu_layers` counts

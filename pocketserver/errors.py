@@ -67,7 +67,7 @@ class Refusal(Exception):  # noqa: N818 - it is an answer, not always a fault
 
 
 class StartupError(Exception):
-    """Something that keeps a command from doing its work, as one line that says what to do. The command exits with 1."""
+    """What keeps a command from doing its work, as one line that says what to do. The command exits with 1."""
 
 
 class UsageError(StartupError):

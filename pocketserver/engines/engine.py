@@ -11,6 +11,9 @@ from pocketserver.chat import EngineStatus, Event, GenerationRequest, ModelInfo
 from pocketserver.errors import Code, Refusal
 
 
+_MOST_UNREAD_BATCHES = 4
+
+
 class EventStream:
     """Events of one answer in batches, written by an engine and read by one reader.
 
@@ -22,6 +25,7 @@ class EventStream:
     def __init__(self) -> None:
         self._batches: deque[Sequence[Event]] = deque()
         self._waiter: asyncio.Future[None] | None = None
+        self._writer: asyncio.Future[None] | None = None
         self._failure: Refusal | None = None
         self._closed = False
         self.last_activity = time.monotonic()
@@ -50,10 +54,14 @@ class EventStream:
         self._closed = True
         self._wake()
 
-    @property
-    def backlog(self) -> int:
-        """Batches written and not read yet."""
-        return len(self._batches)
+    async def room(self) -> None:
+        """Wait until the reader has caught up: for an engine that makes events faster than they are read."""
+        while len(self._batches) > _MOST_UNREAD_BATCHES and self._failure is None:
+            self._writer = asyncio.get_running_loop().create_future()
+            try:
+                await self._writer
+            finally:
+                self._writer = None
 
     def __aiter__(self) -> "EventStream":
         return self
@@ -63,7 +71,7 @@ class EventStream:
             if self._failure is not None:
                 raise self._failure
             if self._batches:
-                return self._batches.popleft()
+                return self._next_batch()
             if self._closed:
                 raise StopAsyncIteration
             self._waiter = asyncio.get_running_loop().create_future()
@@ -71,6 +79,12 @@ class EventStream:
                 await self._waiter
             finally:
                 self._waiter = None
+
+    def _next_batch(self) -> Sequence[Event]:
+        batch = self._batches.popleft()
+        if self._writer is not None and not self._writer.done():
+            self._writer.set_result(None)
+        return batch
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -125,4 +139,4 @@ def stalled(seconds: float) -> Refusal:
 
 def cancelled_by_owner() -> Refusal:
     """The refusal of a request that somebody stopped on the machine itself."""
-    return Refusal(Code.REQUEST_CANCELLED, "The generation was cancelled on the server. Send the request again to retry.")
+    return Refusal(Code.REQUEST_CANCELLED, "The generation was cancelled on the server. Send it again to retry.")

@@ -1,0 +1,119 @@
+"""The outermost layer of the application: a request id, refusals rendered, one line and one count for each request."""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from aiohttp import web
+
+from pocketserver.errors import Code, Refusal
+from pocketserver.gate.entrance import route_template, too_large
+from pocketserver.wire.context import ANSWER, KEY_NAME, REQUEST_ID, Answer
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+CLIENT_GONE = 499
+
+
+class ErrorShape(Protocol):
+    """One API family's error table."""
+
+    def status(self, code: Code) -> int: ...
+
+    def response(self, refusal: Refusal) -> web.Response: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """One finished request, for the log and the metrics. `route` is the template, `error` the code, if any."""
+
+    route: str | None
+    method: str
+    path: str
+    peer: str
+    request_id: str
+    key_name: str | None
+    status: int
+    error: Code | None
+    seconds: float
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answering:
+    """`families` maps a path prefix to its error shape; the longest prefix that fits wins."""
+
+    families: Mapping[str, ErrorShape]
+    max_body_bytes: int
+    record: Callable[[Exchange], None]
+    log: logging.Logger
+
+    @property
+    def middleware(self) -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:
+        @web.middleware
+        async def answered(request: web.Request, handler: Handler) -> web.StreamResponse:
+            return await self._answer(request, handler)
+
+        return answered
+
+    async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        arrived = time.monotonic()
+        request[REQUEST_ID] = secrets.token_hex(12)
+        request[ANSWER] = Answer(arrived=arrived)
+        status, error = CLIENT_GONE, Code.REQUEST_CANCELLED
+        try:
+            response, error = await self._handled(request, handler)
+            status = response.status
+            if isinstance(response, web.Response) and status != CLIENT_GONE:
+                response.headers["x-request-id"] = request[REQUEST_ID]
+        except (asyncio.CancelledError, ConnectionError):
+            request[ANSWER].refusal = None
+            raise
+        finally:
+            self.record(_exchange(request, status, error, time.monotonic() - arrived))
+        return response
+
+    async def _handled(
+        self, request: web.Request, handler: Handler
+    ) -> tuple[web.StreamResponse, Code | None]:
+        try:
+            response = await handler(request)
+        except Refusal as refusal:
+            return self._shape(request).response(refusal), refusal.code
+        except web.HTTPRequestEntityTooLarge:
+            return self._shape(request).response(too_large(self.max_body_bytes)), Code.REQUEST_TOO_LARGE
+        except (asyncio.CancelledError, ConnectionError):
+            raise
+        except Exception as error:  # noqa: BLE001 - the top of a request: a fault of ours is an answer, not a traceback
+            return self._shape(request).response(self._fault(request, error)), Code.INTERNAL_ERROR
+        refusal = request[ANSWER].refusal
+        return response, refusal.code if refusal else None
+
+    def _fault(self, request: web.Request, error: Exception) -> Refusal:
+        self.log.error("request %s failed inside the server", request[REQUEST_ID], exc_info=error)
+        return Refusal(
+            Code.INTERNAL_ERROR,
+            f"Something went wrong inside the server; its log has the details under request {request[REQUEST_ID]}.",
+        )
+
+    def _shape(self, request: web.Request) -> ErrorShape:
+        prefix = max((prefix for prefix in self.families if request.path.startswith(prefix)), key=len)
+        return self.families[prefix]
+
+
+def _exchange(request: web.Request, status: int, error: Code | None, seconds: float) -> Exchange:
+    return Exchange(
+        route=route_template(request),
+        method=request.method,
+        path=request.path,
+        peer=request.remote or "",
+        request_id=request[REQUEST_ID],
+        key_name=request.get(KEY_NAME),
+        status=status,
+        error=error,
+        seconds=seconds,
+        answer=request[ANSWER],
+    )

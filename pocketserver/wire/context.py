@@ -1,0 +1,85 @@
+"""What a wire module is given to work with, and what it leaves behind for the log and the metrics."""
+
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from aiohttp import web
+
+from pocketserver.chat import Event, Finished, GenerationRequest, ModelInfo, Timings, Usage
+from pocketserver.errors import Code, Refusal
+
+
+class Door(Protocol):
+    """The one way to the model, see gate/admission.py."""
+
+    def check_ready(self) -> None: ...
+
+    def open(
+        self, request: GenerationRequest, *, owner: str | None = None
+    ) -> AbstractAsyncContextManager[AsyncIterator[Sequence[Event]]]: ...
+
+
+@dataclass(slots=True)
+class Answer:
+    """What became of one request: filled by a wire module, read by the access line and the metrics.
+
+    `time_to_first_token` is in seconds from the arrival of the request.
+    """
+
+    arrived: float
+    model: str | None = None
+    time_to_first_token: float | None = None
+    usage: Usage | None = None
+    timings: Timings | None = None
+    tokens: int = 0
+    refusal: Refusal | None = None
+
+    def note(self, batch: Sequence[Event]) -> None:
+        """Look at events on their way out."""
+        if self.time_to_first_token is None and batch:
+            self.time_to_first_token = time.monotonic() - self.arrived
+        for event in batch:
+            if isinstance(event, Finished):
+                self.usage = event.usage
+                self.timings = event.timings
+            else:
+                self.tokens += getattr(event, "tokens", 0)
+
+
+ANSWER = web.RequestKey("answer", Answer)
+REQUEST_ID = web.RequestKey("request_id", str)
+KEY_NAME = web.RequestKey("key_name", str)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelNames:
+    """From the name that a client wrote to the id of a model.
+
+    `generic` names mean the loaded model, whatever it is.
+    """
+
+    installed: Callable[[], Sequence[ModelInfo]]
+    loaded: Callable[[], str | None]
+    generic: frozenset[str]
+
+    def resolve(self, name: str | None) -> str:
+        """The loaded model's id. Raises MODEL_NOT_FOUND for any other model, installed or not."""
+        loaded = self.loaded()
+        if loaded is not None and (name is None or name == loaded or name in self.generic):
+            return loaded
+        known = any(model.id == name for model in self.installed())
+        reason = "is not loaded" if known else "does not exist here"
+        raise Refusal(
+            Code.MODEL_NOT_FOUND,
+            f'The model {_shown(name)} {reason}. Use {loaded!r}, or a generic name such as "default"; '
+            "GET /v1/models lists what there is.",
+            param="model",
+        )
+
+
+def _shown(name: str | None) -> str:
+    text = ascii(name or "")
+    return text if len(text) <= 80 else text[:77] + "…'"
