@@ -1,0 +1,220 @@
+"""The composition root: settings become engine, gate, routes and listeners. The only module that knows everybody."""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+from pocketserver import control, run_file
+from pocketserver.answering import Answering, Exchange
+from pocketserver.chat import EngineState, ModelInfo
+from pocketserver.engines.engine import Engine
+from pocketserver.errors import Code, Refusal
+from pocketserver.gate.admission import Door
+from pocketserver.gate.entrance import Entrance
+from pocketserver.gate.keys import KeyStore
+from pocketserver.gate.limits import WrongKeyThrottle
+from pocketserver.listening import EVERYWHERE, listen
+from pocketserver.settings import Effective
+from pocketserver.telemetry.metrics import Metrics
+from pocketserver.wire.context import KEY_NAME, ModelNames
+from pocketserver.wire.device import Device, DeviceView, lane_state
+from pocketserver.wire.openai_chat import ChatCompletions
+from pocketserver.wire.openai_chat_request import Defaults
+from pocketserver.wire.openai_errors import OpenAIErrors
+
+REVOCATION_POLL_SECONDS = 0.5
+LINGER_SECONDS = 3.0
+"""How long the rest of a refused body is read, so that the answer is not lost in a connection reset."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Server:
+    """One running server and what belongs to it."""
+
+    effective: Effective
+    engine: Engine
+    door: Door
+    keys: KeyStore | None
+    metrics: Metrics
+    log: logging.Logger
+    models: Callable[[], list[ModelInfo]]
+    port: int = 0
+    advertised_host: str = "127.0.0.1"
+    control_url: str = ""
+    control_token: str = ""
+    started: float = field(default_factory=time.monotonic)
+    shut_down: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the server is to end: by a signal, a command, or a parent that closed its pipe."""
+
+    @property
+    def base_url(self) -> str:
+        """The address under which other devices reach this server."""
+        return f"http://{_in_url(self.advertised_host)}:{self.port}/v1"
+
+    @property
+    def local_url(self) -> str:
+        """An address that works on this machine."""
+        host = self.effective.settings.host
+        return f"http://{_in_url('127.0.0.1' if host in EVERYWHERE else host)}:{self.port}/v1"
+
+    def status(self) -> dict[str, Any]:
+        """For `pocketserver status`; nothing secret."""
+        status = self.engine.status
+        return {
+            "pid": os.getpid(),
+            "base_url": self.base_url,
+            "local_url": self.local_url,
+            "profile": self.effective.profile.name,
+            "engine": self.engine.name,
+            "model": status.model,
+            "state": lane_state(self.view()),
+            "context_size": status.context_size,
+            "waiting": self.door.waiting,
+            "uptime_seconds": round(time.monotonic() - self.started, 1),
+            "problem": status.problem,
+        }
+
+    def view(self) -> DeviceView:
+        return DeviceView(
+            status=lambda: self.engine.status,
+            models=self.models,
+            lane=self.door,
+            engine=self.engine.name,
+            keyless=self.keys is None,
+            started=self.started,
+        )
+
+
+@asynccontextmanager
+async def serving(server: Server, record: Callable[[Exchange], None]) -> AsyncIterator[Server]:
+    """Listen, open the control listener, write the run file; undo all of it in reverse on leaving.
+
+    The engine is started by the caller's `engine.start()`; it is closed here, last. Raises StartupError when the port
+    is taken.
+    """
+    settings = server.effective.settings
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(server.engine.close)
+        sockets = listen(settings.host, settings.port)
+        for listener in sockets:
+            stack.callback(listener.close)
+        server.port = sockets[0].getsockname()[1]
+        runner = web.AppRunner(
+            application(server, record), handler_cancellation=True, access_log=None, lingering_time=LINGER_SECONDS
+        )
+        await runner.setup()
+        stack.push_async_callback(runner.cleanup)
+        for listener in sockets:
+            await web.SockSite(runner, listener).start()
+        server.control_url, server.control_token = await stack.enter_async_context(control.listening(_control(server)))
+        path = run_file.write(settings.home_folder / "run", _run_entry(server))
+        stack.callback(path.unlink, missing_ok=True)
+        async with asyncio.TaskGroup() as tasks:
+            watching = tasks.create_task(_end_streams_of_revoked_keys(server))
+            try:
+                yield server
+                await _let_running_finish(server)
+            finally:
+                watching.cancel()
+
+
+def application(server: Server, record: Callable[[Exchange], None]) -> web.Application:
+    """The aiohttp application of one server: two middlewares and the routes that the profile names."""
+    profile, settings = server.effective.profile, server.effective.settings
+    errors = OpenAIErrors(statuses=profile.statuses, codes=profile.codes)
+    answering = Answering(
+        families={prefix: {"openai": errors}[family] for prefix, family in profile.error_families.items()},
+        max_body_bytes=settings.max_body_bytes,
+        record=record,
+        log=server.log,
+    )
+    app = web.Application(
+        middlewares=[answering.middleware, entrance(server).middleware], client_max_size=settings.max_body_bytes
+    )
+    app.on_response_prepare.append(answering.stamp)
+    app.add_routes([route for route in _routes(server, errors) if route.path in profile.routes])
+    return app
+
+
+def _routes(server: Server, errors: OpenAIErrors) -> list[web.RouteDef]:
+    profile, settings = server.effective.profile, server.effective.settings
+    names = ModelNames(
+        installed=server.models,
+        loaded=lambda: server.engine.status.model,
+        generic=frozenset(settings.generic_models),
+    )
+    defaults = Defaults(
+        max_tokens=settings.default_max_tokens,
+        temperature=settings.default_temperature,
+        top_p=settings.default_top_p,
+        stop=settings.default_stop,
+    )
+    device = Device(
+        view=server.view(), health_shape=profile.health, models_shape=profile.models, metrics=server.metrics
+    )
+    chat = ChatCompletions(door=server.door, models=names, defaults=defaults, errors=errors)
+    return [*device.routes(), *chat.routes()]
+
+
+def make_door(engine: Engine, effective: Effective, on_waited: Callable[[float], None]) -> Door:
+    """The admission that the settings ask for: `mutex` admits one and refuses the rest, `queue` lets some wait."""
+    settings = effective.settings
+    mutex = settings.admission == "mutex"
+    return Door(
+        engine,
+        limit=1 if mutex else settings.max_queue,
+        full=Code.MODEL_BUSY if mutex else Code.QUEUE_FULL,
+        stall_seconds=settings.stall_seconds,
+        on_waited=on_waited,
+    )
+
+
+def _control(server: Server) -> control.Control:
+    return control.Control(status=server.status, stop=server.door.stop, shut_down=server.shut_down.set)
+
+
+def _run_entry(server: Server) -> run_file.RunningServer:
+    return run_file.RunningServer(
+        pid=os.getpid(),
+        port=server.port,
+        base_url=server.local_url,
+        profile=server.effective.profile.name,
+        engine=server.engine.name,
+        control_url=server.control_url,
+        control_token=server.control_token,
+        started=time.time(),
+    )
+
+
+async def _end_streams_of_revoked_keys(server: Server) -> None:
+    """Revoking a key takes effect without a restart, on its running generation too."""
+    while server.keys is not None:
+        await asyncio.sleep(REVOCATION_POLL_SECONDS)
+        running = server.door.running
+        if running is not None and running.owner is not None and not server.keys.is_valid(running.owner):
+            server.door.end_owned_by(
+                running.owner, Refusal(Code.INVALID_API_KEY, "The API key of this request has been revoked.")
+            )
+
+
+async def _let_running_finish(server: Server) -> None:
+    """Admit nobody, give the running request its grace, then end it with an error that its client sees."""
+    server.door.close()
+    deadline = time.monotonic() + server.effective.settings.shutdown_grace_seconds
+    while server.door.busy and time.monotonic() < deadline:
+        await asyncio.sleep(0.02)
+    if server.door.running is not None:
+        server.door.running.end(Refusal(Code.MODEL_NOT_LOADED, "The server is shutting down. Connect again later."))
+        while server.door.busy and time.monotonic() < deadline + 2:
+            await asyncio.sleep(0.02)
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
