@@ -54,6 +54,10 @@ class EventStream:
         self._closed = True
         self._wake()
 
+    @property
+    def unread_batches(self) -> int:
+        return len(self._batches)
+
     async def room(self) -> None:
         """Wait until the reader has caught up: for an engine that makes events faster than they are read."""
         while len(self._batches) > _MOST_UNREAD_BATCHES and self._failure is None:
