@@ -7,8 +7,8 @@ from functools import cached_property
 
 from pocketserver.chat import JsonValue, Message, Tool
 from pocketserver.engines.llama import normalise
-from pocketserver.engines.llama.normalise import Turn
 from pocketserver.engines.llama.sandbox import RENDER_SECONDS, Sandbox, TemplateFault
+from pocketserver.engines.llama.traits import Traits, Turn, probe
 from pocketserver.errors import Code, Refusal
 
 RESERVED_ARGUMENTS = frozenset(
@@ -70,7 +70,7 @@ class ChatTemplate:
                 param="tools",
             )
         spoken, prefill = normalise.split_prefill(messages)
-        conversation = normalise.turns(spoken)
+        conversation = normalise.turns(spoken, self.traits)
         try:
             prompt = self.render_turns(conversation, tools=normalise.tool_entries(tools), arguments=arguments or {})
         except TemplateFault as fault:
@@ -78,9 +78,14 @@ class ChatTemplate:
         return prompt + prefill
 
     @cached_property
+    def traits(self) -> Traits:
+        """What this template keeps of a conversation, probed once."""
+        return probe(lambda turns, tools, arguments: self.render_turns(turns, tools=tools, arguments=arguments))
+
+    @property
     def supports_tools(self) -> bool:
-        """True when a tool's name and a call's name both reach the prompt."""
-        return _shows_tools(self)
+        """True when calls in a conversation reach the prompt, so that their syntax is known."""
+        return self.traits.supports_tools
 
     def render_turns(
         self,
@@ -103,15 +108,6 @@ class ChatTemplate:
         if tools:
             variables["tools"] = copy.deepcopy(list(tools))
         return self._sandbox.render(variables)
-
-
-def _shows_tools(template: ChatTemplate) -> bool:
-    tool = Tool(name="zqalpha", description="zqabout", parameters={"type": "object", "properties": {}})
-    try:
-        prompt = template.render_turns([{"role": "user", "content": "zquser"}], tools=normalise.tool_entries([tool]))
-    except TemplateFault:
-        return False
-    return "zqalpha" in prompt
 
 
 def _unsupported(reason: str) -> Refusal:

@@ -63,13 +63,10 @@ def test_a_templates_own_refusal_is_told() -> None:
 
 
 def test_json_is_written_unescaped_in_the_order_given() -> None:
-    source = "{{ tools[0].function.parameters.properties | tojson }}"
-    tool = Tool(name="f", parameters={"properties": {"z": {"description": "<b> & 'é'"}, "a": {"description": ""}}})
-    assert (
-        ChatTemplate(source + "{{tools[0].function.name}}")
-        .render(HELLO, tools=(tool,))
-        .startswith('{"z": {"description": "<b> & \'é\'"}, "a": {"description": ""}}')
-    )
+    template = ChatTemplate("{{ tools | tojson }}{{ undefined_name is defined }}")
+    tool = {"z": {"description": "<b> & 'é'"}, "a": 1}
+    prompt = template.render_turns([{"role": "user", "content": "hello"}], tools=[tool])
+    assert prompt == '[{"z": {"description": "<b> & \'é\'"}, "a": 1}]False'
 
 
 def test_the_date_comes_from_the_clock_given() -> None:
