@@ -1,4 +1,4 @@
-"""What `serve` does from settings to exit: engine, listeners, announcement, banner, signals, shutdown."""
+"""What `serve` does from settings to exit: model, engine, listeners, announcement, banner, signals, shutdown."""
 
 import asyncio
 import contextlib
@@ -6,26 +6,24 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import msgspec
 
 from pocketserver import __version__
-from pocketserver.assembly import assemble, make_engine
+from pocketserver.assembly import assemble, make_engine, prepare_model
 from pocketserver.chat import EngineState
 from pocketserver.cli import banner
-from pocketserver.errors import StartupError
 from pocketserver.lan import address, identity, mdns
 from pocketserver.lan.names import Auth, Description, Readiness
 from pocketserver.listening import is_loopback
-from pocketserver.models.prepare import prepare_model
 from pocketserver.server import Server, serving
 from pocketserver.settings import Effective
 from pocketserver.telemetry import logs
 
-_POLL_SECONDS = 0.5
+_FOLLOW_SECONDS = 1.0
 
 
 def run(effective: Effective) -> None:
@@ -40,18 +38,20 @@ def run(effective: Effective) -> None:
 
 async def _serve(effective: Effective) -> None:
     settings = effective.settings
-    with logs.configure(form=settings.log, level=settings.log_level) as log:
+    with logs.configure(settings.log, level=settings.log_level) as log:
         banner.warn_of_risks(settings)
-        model = await prepare_model(settings, progress=banner.fetch_progress) if settings.engine == "llama" else None
-        server = assemble(effective, make_engine(effective, model), log, model)
-        server.advertised_host = address.choose(settings.advertise, settings.host).primary.address
+        model = await prepare_model(settings, banner.fetch_progress)
+        server = assemble(effective, make_engine(settings, model), log, model)
+        choice = await asyncio.to_thread(address.choose, settings.advertise, settings.host)
+        server.advertised_host = choice.primary.address
+        server.other_hosts = tuple(candidate.address for candidate in choice.others)
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(serving(server, log.record))
+            await stack.enter_async_context(serving(server))
             stack.enter_context(_signals(server))
             await server.engine.start()
             await stack.enter_async_context(_announced(server))
             banner.show(server)
-            await asyncio.to_thread(_write_ready_line, server, settings.ready_json)
+            await asyncio.to_thread(_write_ready_line, server)
             if settings.exit_on_stdin_close:
                 _end_with_parent(server)
             following = asyncio.create_task(banner.follow_loading(server))
@@ -61,21 +61,140 @@ async def _serve(effective: Effective) -> None:
 
 
 @contextlib.contextmanager
-def _signals(server: Server) -> "contextlib._GeneratorContextManager[None]":
+def _signals(server: Server) -> Iterator[None]:
+    """SIGINT and SIGTERM end the server, a second one at once; Ctrl-\\ cancels the generation that is running."""
     loop = asyncio.get_running_loop()
 
     def end() -> None:
         if server.shut_down.is_set():
-            os._exit(1)  # a second signal ends at once; the model process ends with its pipe
+            os._exit(1)  # the model process ends with its pipe
         server.shut_down.set()
 
     handlers: dict[int, Callable[[], object]] = {signal.SIGINT: end, signal.SIGTERM: end}
-    if hasattr(signal, "SIGQUIT"):
-        handlers[signal.SIGQUIT] = server.door.stop
-    for number, handler in handlers.items():
-        loop.add_signal_handler(number, handler)
-    try:
+    for name in ("SIGQUIT", "SIGBREAK"):
+        if hasattr(signal, name):
+            handlers[getattr(signal, name)] = server.door.stop
+    with contextlib.ExitStack() as stack:
+        for number, handler in handlers.items():
+            stack.callback(*_handle(loop, number, handler))
         yield
-    finally:
-        for number in handlers:
-            loop.remove_signal_handler(number)
+
+
+def _handle(
+    loop: asyncio.AbstractEventLoop, number: int, handler: Callable[[], object]
+) -> tuple[Callable[..., object], *tuple[object, ...]]:
+    """Install a handler; returns what undoes it. Windows' loops know no signals, so the plain way is the other one."""
+    try:
+        loop.add_signal_handler(number, handler)
+    except NotImplementedError:
+        before = signal.signal(number, lambda *_: loop.call_soon_threadsafe(handler))
+        return (signal.signal, number, before)
+    return (loop.remove_signal_handler, number)
+
+
+@asynccontextmanager
+async def _announced(server: Server) -> AsyncIterator[None]:
+    """Tell the network, unless it is switched off or nobody else could connect; the record follows the model's state."""
+    settings = server.effective.settings
+    if not settings.mdns or is_loopback(settings.host):
+        yield
+        return
+    advertiser = mdns.Advertiser(
+        name=settings.name or _default_name(),
+        port=server.port,
+        identity=await asyncio.to_thread(identity.load, settings.home_folder, server.port),
+        description=_description(server),
+        look=lambda: address.choose(settings.advertise, settings.host).announced,
+        report=lambda status: _report(server, status),
+    )
+    async with advertiser:
+        following = asyncio.create_task(_follow(server, advertiser))
+        try:
+            yield
+        finally:
+            following.cancel()
+
+
+async def _follow(server: Server, advertiser: mdns.Advertiser) -> None:
+    told = _description(server)
+    while True:
+        await asyncio.sleep(_FOLLOW_SECONDS)
+        now = _description(server)
+        if now != told:
+            advertiser.update(now)
+            told = now
+
+
+def _description(server: Server) -> Description:
+    status = server.engine.status
+    ready = status.state is EngineState.READY
+    return Description(
+        version=__version__,
+        auth=Auth.BEARER if server.keys is not None else Auth.NONE,
+        model=status.model,
+        context_tokens=status.context_size if ready else None,
+        state=Readiness.READY if ready else Readiness.LOADING,
+    )
+
+
+def _report(server: Server, status: mdns.Status) -> None:
+    server.network_status = status
+    if status.addresses and status.addresses[0] != server.advertised_host and not server.effective.settings.advertise:
+        server.advertised_host = status.addresses[0]
+        banner.say(f"  Base URL   {server.base_url} (the address changed)")
+    if status.sentence:
+        banner.say(f"  {status.sentence}")
+
+
+def _default_name() -> str:
+    """The machine's name, which its owner recognises in a list."""
+    import socket
+
+    return f"pocketserver on {socket.gethostname().split('.')[0]}"
+
+
+def _write_ready_line(server: Server) -> None:
+    target = server.effective.settings.ready_json
+    if target is None:
+        return
+    line = {
+        "event": "ready",
+        "base_url": server.local_url,
+        "port": server.port,
+        "api_key": None if server.keys is None else server.keys.main_key(),
+        "pid": os.getpid(),
+        "profile": server.effective.profile.name,
+        "engine": server.engine.name,
+        "model": server.engine.status.model,
+    }
+    if server.engine.name == "sim":
+        line |= {"control_url": server.control_url, "control_token": server.control_token}
+    text = msgspec.json.encode(line).decode() + "\n"
+    if target == "-":
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    else:
+        _write_private(Path(target), text)
+
+
+def _write_private(path: Path, text: str) -> None:
+    """The line holds a key, so the file is its owner's alone, and whole when it is there."""
+    temporary = path.with_name(path.name + f".{os.getpid()}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+    temporary.replace(path)
+
+
+def _end_with_parent(server: Server) -> None:
+    """End when the parent closes our standard input. A daemon thread, since a read cannot be cancelled everywhere."""
+    loop = asyncio.get_running_loop()
+
+    def wait() -> None:
+        with contextlib.suppress(OSError):
+            while os.read(0, 4096):
+                pass
+        with contextlib.suppress(RuntimeError):  # the loop is closed already
+            loop.call_soon_threadsafe(server.shut_down.set)
+
+    threading.Thread(target=wait, name="parent", daemon=True).start()
