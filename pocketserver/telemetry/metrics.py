@@ -1,0 +1,300 @@
+"""What the server counts and measures, for Prometheus. Figures never wait for the model and never hold foreign text.
+
+Every label comes from a fixed or bounded set: route templates, statuses, error codes, installed models, names of keys.
+"""
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from pocketserver import __version__
+from pocketserver.chat import Timings, Usage
+from pocketserver.errors import Code
+from pocketserver.telemetry import buckets, exposition
+from pocketserver.telemetry.present import LastRequest, LastRequestFigures, ProcessFigures, Sources, StateFigures
+from pocketserver.telemetry.rates import seconds_per_output_token, tokens_per_second
+
+OTHER = "other"
+"""The label of everything outside the known set: unknown paths, models that nobody installed."""
+
+_MOST_ROUTES = 100
+_MOST_MODELS = 200
+_MOST_KEYS = 300
+_APIS = (("/v1/messages", "anthropic"), ("/api/", "ollama"), ("/v1/", "openai"))
+
+REJECTED: Mapping[Code, str] = {
+    Code.QUEUE_FULL: "queue_full",
+    Code.MODEL_BUSY: "busy",
+    Code.MODEL_NOT_LOADED: "not_ready",
+    Code.MISSING_API_KEY: "auth",
+    Code.INVALID_API_KEY: "auth",
+    Code.INSUFFICIENT_SCOPE: "auth",
+    Code.TOO_MANY_ATTEMPTS: "too_many_attempts",
+    Code.HOST_NOT_ALLOWED: "host",
+    Code.ORIGIN_NOT_ALLOWED: "origin",
+    Code.PEER_NOT_LOCAL: "peer",
+    Code.REQUEST_TOO_LARGE: "too_large",
+}
+"""Codes of requests that were turned away before a model saw them, and the `reason` they are counted under."""
+
+
+class Metrics:
+    """The metrics of one server, in a registry of its own: two servers in one process do not mix.
+
+    Observing is safe from any thread and costs a few microseconds; the children of each label set are looked up once.
+    """
+
+    def __init__(self, *, version: str = __version__, routes: Iterable[str] = ()) -> None:
+        """`routes` are the route templates that exist; their series start at 0, so that `rate()` sees the first."""
+        self._registry = CollectorRegistry()
+        self._state = StateFigures(version)
+        self._last = LastRequestFigures()
+        for collector in (self._state, self._last, ProcessFigures()):
+            self._registry.register(collector)
+        self._requests = _Requests(self._registry, routes)
+        self._answers = _Answers(self._registry)
+
+    def watch(self, sources: Sources) -> None:
+        """Say where present figures (busy, waiting, loaded, the model's process) are read at each scrape."""
+        self._state.sources = sources
+
+    def observe_request(self, *, route: str | None, status: int, error: Code | None, key: str | None = None) -> None:
+        """Count one finished request, refused ones too. `route` is the template, None for an unknown path."""
+        self._requests.count(route, status, error)
+        if key is not None:
+            self._requests.count_key(key)
+
+    def observe_wait(self, seconds: float) -> None:
+        """A request got its turn after waiting so long."""
+        self._answers.waited.observe(seconds)
+
+    def observe_answer(
+        self,
+        *,
+        model: str | None,
+        usage: Usage | None,
+        timings: Timings | None,
+        time_to_first_token: float | None,
+        seconds: float,
+        tokens: int = 0,
+    ) -> None:
+        """Measure one generation, with times in seconds from the request's arrival.
+
+        A generation that broke off has no `usage`; then only `tokens`, as many as went out, are counted.
+        """
+        figures = self._answers.of(self._known(model))
+        if usage is None:
+            figures.generated.inc(tokens)
+            return
+        timings = timings or Timings()
+        figures.observe(usage, timings, time_to_first_token, seconds)
+        self._last.last = LastRequest(
+            finished_timestamp_seconds=time.time(),
+            duration_seconds=seconds,
+            prompt_tokens=usage.prompt_tokens,
+            cached_prompt_tokens=usage.cached_tokens,
+            generated_tokens=usage.completion_tokens,
+            time_to_first_token_seconds=time_to_first_token,
+            prompt_processing_seconds=timings.prompt_seconds or None,
+            tokens_per_second=tokens_per_second(usage, timings),
+        )
+
+    def render(self, accept: str = "") -> tuple[bytes, str]:
+        """The exposition and its exact Content-Type, by the request's Accept. Takes milliseconds: use a thread."""
+        self._start_loaded_model_at_zero()
+        return exposition.render(_WithoutCreationTimes(self._registry), accept)
+
+    def _start_loaded_model_at_zero(self) -> None:
+        sources = self._state.sources
+        loaded = sources.status().model if sources is not None else None
+        if loaded is not None:
+            self._answers.of(loaded)
+
+    def _known(self, model: str | None) -> str:
+        """The label for a model: its id when it is installed, since clients choose that string."""
+        if model is None or self._answers.has(model):
+            return model or OTHER
+        sources = self._state.sources
+        if sources is None:
+            return OTHER
+        installed = {info.id for info in sources.models()} | {sources.status().model}
+        return model if model in installed else OTHER
+
+
+class _WithoutCreationTimes(Collector):
+    """A registry's metrics without `_created` samples, which double the text; the library's switch for it is global."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def collect(self) -> Iterator[Metric]:
+        for metric in self._registry.collect():
+            metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
+            yield metric
+
+
+class _Requests:
+    """Counters of requests, with their children kept by label values."""
+
+    def __init__(self, registry: CollectorRegistry, routes: Iterable[str]) -> None:
+        self._total = Counter(
+            "pocketserver_requests_total",
+            "Requests by API, route, HTTP status and error code (empty for none).",
+            ("api", "route", "code", "error"),
+            registry=registry,
+        )
+        self._rejected = Counter(
+            "pocketserver_requests_rejected_total", "Requests turned away, by reason.", ("reason",), registry=registry
+        )
+        self._cancelled = Counter(
+            "pocketserver_requests_cancelled_total",
+            "Requests whose client left or that somebody stopped.",
+            registry=registry,
+        )
+        self._by_key = Counter(
+            "pocketserver_key_requests_total", "Requests by the name of the key.", ("key",), registry=registry
+        )
+        self._children: dict[tuple[str | None, int, Code | None], tuple[Counter, ...]] = {}
+        self._keys: dict[str, Counter] = {}
+        self._routes: set[str] = set()
+        self._start_at_zero(routes)
+
+    def count(self, route: str | None, status: int, error: Code | None) -> None:
+        children = self._children.get((route, status, error))
+        if children is None:
+            children = self._resolve(route, status, error)
+        for child in children:
+            child.inc()
+
+    def count_key(self, key: str) -> None:
+        child = self._keys.get(key)
+        if child is None:
+            label = key if len(self._keys) < _MOST_KEYS else OTHER
+            child = self._by_key.labels(label)
+            if label == key:
+                self._keys[key] = child
+        child.inc()
+
+    def _resolve(self, route: str | None, status: int, error: Code | None) -> tuple[Counter, ...]:
+        label = self._route_label(route)
+        children = [self._total.labels(_api(label), label, str(status), error.value if error else "")]
+        if error is not None and error in REJECTED:
+            children.append(self._rejected.labels(REJECTED[error]))
+        if error is Code.REQUEST_CANCELLED:
+            children.append(self._cancelled)
+        if route is None or label == route:
+            self._children[route, status, error] = tuple(children)
+        return tuple(children)
+
+    def _route_label(self, route: str | None) -> str:
+        if route is None or (route not in self._routes and len(self._routes) >= _MOST_ROUTES):
+            return OTHER
+        self._routes.add(route)
+        return route
+
+    def _start_at_zero(self, routes: Iterable[str]) -> None:
+        for reason in sorted(set(REJECTED.values())):
+            self._rejected.labels(reason)
+        for route in routes:
+            self._resolve(route, 200, None)
+        self._resolve(None, 404, Code.UNKNOWN_ROUTE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ModelFigures:
+    """One model's counters and histograms."""
+
+    prompt: Counter
+    generated: Counter
+    cached: Counter
+    prompt_seconds: Counter
+    generation_seconds: Counter
+    duration: Histogram
+    first_token: Histogram
+    per_token: Histogram
+    prompt_size: Histogram
+
+    def observe(self, usage: Usage, timings: Timings, time_to_first_token: float | None, seconds: float) -> None:
+        self.prompt.inc(usage.prompt_tokens)
+        self.generated.inc(usage.completion_tokens)
+        self.cached.inc(usage.cached_tokens)
+        self.prompt_seconds.inc(timings.prompt_seconds)
+        self.generation_seconds.inc(timings.generation_seconds)
+        self.duration.observe(seconds)
+        self.prompt_size.observe(usage.prompt_tokens)
+        if time_to_first_token is not None:
+            self.first_token.observe(time_to_first_token)
+        per_token = seconds_per_output_token(usage, seconds, time_to_first_token)
+        if per_token is not None:
+            self.per_token.observe(per_token)
+
+
+_COUNTERS = {
+    "prompt": ("prompt_tokens", "Prompt tokens of answered requests, cached ones included."),
+    "generated": ("generated_tokens", "Tokens generated."),
+    "cached": ("cached_prompt_tokens", "Prompt tokens that were taken from the prefix cache."),
+    "prompt_seconds": ("prompt_processing_seconds", "Time the model spent on prompts."),
+    "generation_seconds": ("generation_seconds", "Time from the first token to the last, summed."),
+}
+_HISTOGRAMS = {
+    "duration": (
+        "request_duration_seconds",
+        "From a request's arrival to the end of its answer.",
+        buckets.REQUEST_DURATION_SECONDS,
+    ),
+    "first_token": (
+        "time_to_first_token_seconds",
+        "From a request's arrival to its first token, waiting included.",
+        buckets.TIME_TO_FIRST_TOKEN_SECONDS,
+    ),
+    "per_token": (
+        "time_per_output_token_seconds",
+        "Time for each token after the first.",
+        buckets.TIME_PER_OUTPUT_TOKEN_SECONDS,
+    ),
+    "prompt_size": ("request_prompt_tokens", "Prompt tokens of each answered request.", buckets.PROMPT_TOKENS),
+}
+
+
+class _Answers:
+    """What is measured of generations, by model."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.waited = Histogram(
+            "pocketserver_queue_duration_seconds",
+            "Time that requests waited for the model.",
+            registry=registry,
+            buckets=buckets.QUEUE_DURATION_SECONDS,
+        )
+        self._counters = {
+            field: Counter(f"pocketserver_{name}_total", text, ("model",), registry=registry)
+            for field, (name, text) in _COUNTERS.items()
+        }
+        self._histograms = {
+            field: Histogram(f"pocketserver_{name}", text, ("model",), registry=registry, buckets=bounds)
+            for field, (name, text, bounds) in _HISTOGRAMS.items()
+        }
+        self._models: dict[str, _ModelFigures] = {}
+
+    def has(self, model: str) -> bool:
+        return model in self._models
+
+    def of(self, model: str) -> _ModelFigures:
+        if model not in self._models and len(self._models) >= _MOST_MODELS:
+            model = OTHER
+        figures = self._models.get(model)
+        if figures is None:
+            figures = self._models[model] = _ModelFigures(
+                **{field: counter.labels(model) for field, counter in self._counters.items()},  # type: ignore[arg-type]
+                **{field: histogram.labels(model) for field, histogram in self._histograms.items()},  # type: ignore[arg-type]
+            )
+        return figures
+
+
+def _api(route: str) -> str:
+    """The API family of a route, by its prefix."""
+    return next((api for prefix, api in _APIS if route.startswith(prefix)), OTHER)

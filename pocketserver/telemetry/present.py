@@ -1,0 +1,158 @@
+"""Figures that are read at the moment of a scrape: the lane, the engine, the last request, the processes.
+
+Nothing is counted up and down here, so no gauge can stay up after a disconnect or a crash.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+import psutil
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from pocketserver.chat import EngineState, EngineStatus, ModelInfo
+
+
+class Lane(Protocol):
+    """The door to the model, as far as figures look at it. Nothing here waits for the model."""
+
+    @property
+    def busy(self) -> bool: ...
+
+    @property
+    def stuck(self) -> bool: ...
+
+    @property
+    def waiting(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """Where present figures are read. `status` and `models` answer at once; they may be called from another thread."""
+
+    status: Callable[[], EngineStatus]
+    models: Callable[[], Sequence[ModelInfo]]
+    lane: Lane
+
+
+class LastRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer that was finished last. What was not measured is None and left out of the exposition."""
+
+    finished_timestamp_seconds: float
+    duration_seconds: float
+    prompt_tokens: int
+    cached_prompt_tokens: int
+    generated_tokens: int
+    time_to_first_token_seconds: float | None
+    prompt_processing_seconds: float | None
+    tokens_per_second: float | None
+
+
+_LAST_REQUEST_HELP = {
+    "finished_timestamp_seconds": "When the last answered request ended, in Unix time.",
+    "duration_seconds": "From the arrival of the last answered request to its last byte.",
+    "prompt_tokens": "Prompt tokens of the last answered request.",
+    "cached_prompt_tokens": "Prompt tokens of the last answered request that were taken from the prefix cache.",
+    "generated_tokens": "Generated tokens of the last answered request.",
+    "time_to_first_token_seconds": "From the arrival of the last answered request to its first token.",
+    "prompt_processing_seconds": "Time spent on the prompt of the last answered request.",
+    "tokens_per_second": "Generation speed of the last answered request after its first token.",
+}
+
+
+class LastRequestFigures:
+    """Gauges of the last request; absent before the first, because a zero would be a lie."""
+
+    def __init__(self) -> None:
+        self.last: LastRequest | None = None
+
+    def describe(self) -> Iterable[Metric]:
+        return [_gauge(f"last_request_{name}", text) for name, text in _LAST_REQUEST_HELP.items()]
+
+    def collect(self) -> Iterator[Metric]:
+        last = self.last
+        for name, text in _LAST_REQUEST_HELP.items():
+            value: float | None = None if last is None else getattr(last, name)
+            if value is not None:
+                yield _gauge(f"last_request_{name}", text, value)
+
+
+class StateFigures:
+    """Gauges of the lane and the engine, once their sources are known."""
+
+    def __init__(self, version: str) -> None:
+        self._version = version
+        self.sources: Sources | None = None
+
+    def describe(self) -> Iterable[Metric]:
+        return [_build_info(self._version)]
+
+    def collect(self) -> Iterator[Metric]:
+        yield _build_info(self._version)
+        if self.sources is not None:
+            status = self.sources.status()
+            yield from _lane_gauges(self.sources.lane)
+            yield from _engine_gauges(status, self.sources.models())
+            yield from _worker_gauges(status)
+
+
+class ProcessFigures:
+    """The standard figures of this process, under Prometheus' own names, on every system psutil knows."""
+
+    def __init__(self) -> None:
+        self._process = psutil.Process()
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        process = self._process
+        with process.oneshot():
+            memory, cpu, started = process.memory_info(), process.cpu_times(), process.create_time()
+        yield GaugeMetricFamily("process_start_time_seconds", "When this process started, in Unix time.", started)
+        yield GaugeMetricFamily("process_resident_memory_bytes", "Resident memory of this process.", memory.rss)
+        yield GaugeMetricFamily("process_virtual_memory_bytes", "Virtual memory of this process.", memory.vms)
+        yield CounterMetricFamily("process_cpu_seconds", "User and system time of this process.", cpu.user + cpu.system)
+        if os.name == "posix":
+            yield GaugeMetricFamily("process_open_fds", "Open file descriptors of this process.", process.num_fds())
+
+
+def _lane_gauges(lane: Lane) -> Iterator[Metric]:
+    yield _gauge("requests_running", "Requests that have the model now.", int(lane.busy))
+    yield _gauge("requests_waiting", "Requests that wait for the model.", lane.waiting)
+    yield _gauge("busy", "1 while the model answers a request.", int(lane.busy))
+    yield _gauge("stuck", "1 while the running request makes no progress.", int(lane.stuck))
+
+
+def _engine_gauges(status: EngineStatus, models: Sequence[ModelInfo]) -> Iterator[Metric]:
+    loaded = status.model if status.state is EngineState.READY else None
+    family = GaugeMetricFamily("pocketserver_model_loaded", "1 for the model that is loaded.", labels=("model",))
+    for name in sorted({model.id for model in models} | ({loaded} if loaded else set())):
+        family.add_metric((name,), int(name == loaded))
+    yield family
+    if loaded and status.context_size is not None:
+        yield _gauge("context_size_tokens", "Tokens that fit into the loaded model's context.", status.context_size)
+
+
+def _worker_gauges(status: EngineStatus) -> Iterator[Metric]:
+    yield CounterMetricFamily(
+        "pocketserver_worker_restarts", "How often the model's process was started again.", status.worker_restarts
+    )
+    if status.worker_pid is None:
+        return
+    try:
+        resident = psutil.Process(status.worker_pid).memory_info().rss
+    except psutil.Error:  # it ended a moment ago
+        return
+    yield _gauge("worker_resident_memory_bytes", "Resident memory of the model's process.", resident)
+
+
+def _build_info(version: str) -> Metric:
+    return InfoMetricFamily("pocketserver_build", "The version of this server.", {"version": version})
+
+
+def _gauge(name: str, text: str, value: float | None = None) -> Metric:
+    return GaugeMetricFamily(f"pocketserver_{name}", text, value)
