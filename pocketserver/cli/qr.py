@@ -22,7 +22,7 @@ def command(main_key: MainKey) -> Callable[..., None]:
     """The typer command; keys come in as an argument, so that drawing codes knows nothing of where they lie."""
 
     def qr(
-        *
+        *,
         png: Annotated[Path | None, typer.Option(help="Write a PNG picture to this file.")] = None,
         svg: Annotated[Path | None, typer.Option(help="Write an SVG picture to this file.")] = None,
         pair: Annotated[bool, typer.Option("--pair", help="Put the key into the code.")] = False,
