@@ -36,6 +36,7 @@ class Sources:
     status: Callable[[], EngineStatus]
     models: Callable[[], Sequence[ModelInfo]]
     lane: Lane
+    dropped_log_lines: Callable[[], int] = lambda: 0
 
 
 class LastRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,6 +98,11 @@ class StateFigures:
             yield from _lane_gauges(self.sources.lane)
             yield from _engine_gauges(status, self.sources.models())
             yield from _worker_gauges(status)
+            yield CounterMetricFamily(
+                "pocketserver_log_lines_dropped",
+                "Log lines that could not be written.",
+                self.sources.dropped_log_lines(),
+            )
 
 
 class ProcessFigures:
