@@ -35,7 +35,7 @@ def new(
     """Make a key and print it alone. It cannot be shown again, only revoked."""
     scopes = scope or ["chat"]
     key = _store(home).new(name, scopes)
-    typer.echo(f"The key '{name}' may {' and '.join(scopes)}. It is shown this once:", err=True)
+    typer.echo(f"The key '{name}' ({', '.join(scopes)}) is shown this once:", err=True)
     typer.echo(key)
 
 

@@ -16,8 +16,6 @@ _KEY = r"(?<![A-Za-z0-9])sk-[A-Za-z0-9_-]{4,}"
 _CREDENTIAL = r"(?i:(?:\bbearer|\bbasic)\s+)[^\s\"',;}]{4,}"
 _ASSIGNED = r"(?i:\b(?:x-api-key|api[_-]?key|access_token|password)[\"']?\s*[=:]\s*[\"']?)[^\s\"'&,;}]+"
 _IN_URL = r"(?i:[?#&](?:key|owner|token)=)[^\s\"'&]+"
-    r"(?i:\b(?:x-api-key|api[_-]?key|access_token|token|key|owner|password)[\"']?\s*[=:]\s*[\"']?)[^\s\"'&,;}]{4,}"
-)
 _HEADER = r"(?i:\bauthorization[\"']?\s*[=:,]\s*[\"']?)[^\r\n\"'}]+"
 
 
