@@ -1,5 +1,6 @@
 """What a chat template keeps and what it drops or refuses, found out by rendering sentinel words."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -51,11 +52,8 @@ class Traits:
 def probe(render: Render) -> Traits:
     """Find the traits of a template. Some 30 small renders; never raises for what the template does."""
     prober = _Prober(render)
-    traits = Traits(declares_tools=prober.declares(), **prober.simple())
-    traits = prober.call_form(traits)
-    if not traits.shows_calls:
-        return traits
-    return replace(traits, **prober.with_calls(traits))
+    traits = prober.call_form(prober.without_calls())
+    return prober.with_calls(traits) if traits.shows_calls else traits
 
 
 def sample_tool(name: str) -> JsonValue:
@@ -84,8 +82,6 @@ def call(
     traits: Traits, name: str = "zqalpha", place: int = 0, arguments: Mapping[str, JsonValue] | None = None
 ) -> JsonValue:
     """A call as this template takes it."""
-    import json
-
     value = {"zqkey": "zqvalue"} if arguments is None else dict(arguments)
     written = json.dumps(value, ensure_ascii=False) if traits.arguments_as_text else value
     identity = call_id(traits.call_ids, name, place)
@@ -113,25 +109,18 @@ class _Prober:
             return False
         return all(word in prompt for word in words)
 
-    def declares(self) -> bool:
-        return self.keeps([user()], "zqalpha", "zqbeta")
-
-    def simple(self) -> dict[str, bool]:
-        """The traits that need no call. Measured without tools where those would hide a fault of their own."""
-        return {
-            "system_role": self.keeps([system(), user()], "zqsystem", "zquser"),
-            "later_system": self.keeps([user("zqa"), assistant(), system("zqlater"), user("zqb")], "zqlater", "zqb"),
-            "repeated_roles": self.keeps(
+    def without_calls(self) -> Traits:
+        return Traits(
+            declares_tools=self.keeps([user()], "zqalpha", "zqbeta"),
+            system_role=self.keeps([system(), user()], "zqsystem", "zquser"),
+            later_system=self.keeps([user("zqa"), assistant(), system("zqlater"), user("zqb")], "zqlater", "zqb"),
+            repeated_roles=self.keeps(
                 [user("zqa"), user("zqb"), assistant("zqc"), assistant("zqd"), user("zqe")],
-                "zqa",
-                "zqb",
-                "zqc",
-                "zqd",
-                "zqe",
+                *("zqa", "zqb", "zqc", "zqd", "zqe"),
             ),
-            "assistant_first": self.keeps([assistant("zqa"), user("zqb")], "zqa", "zqb"),
-            "system_alone": self.keeps([system()], "zqsystem"),
-        }
+            assistant_first=self.keeps([assistant("zqa"), user("zqb")], "zqa", "zqb"),
+            system_alone=self.keeps([system()], "zqsystem"),
+        )
 
     def call_form(self, traits: Traits) -> Traits:
         """The ladder: object before text, plain ids before special ones."""
@@ -164,21 +153,19 @@ class _Prober:
         turns = [user(), assistant("", tool_calls=[long]), answer, assistant("zqdone"), user("zqlast")]
         return CallIds.GIVEN if self.keeps(turns, "zqalpha", "zqresult", "zqlast") else CallIds.NINE
 
-    def with_calls(self, traits: Traits) -> dict[str, bool | str | None]:
+    def with_calls(self, traits: Traits) -> Traits:
         one, two = call(traits), call(traits, "zqbeta", 1, {"zqkey": "zqsecond"})
         first, second = result(traits), result(traits, "zqbeta", 1, "zqtwo")
+        calling = assistant("", tool_calls=[one])
         tail = [assistant("zqdone"), user("zqlast")]
-        return {
-            "parallel_calls": self._both([user(), assistant("", tool_calls=[one, two]), first, second, *tail]),
-            "text_beside_calls": self.keeps([user(), assistant("zqtext", tool_calls=[one]), first, *tail], "zqtext"),
-            "text_before_calls": self.keeps(
-                [user(), assistant("zqtext"), assistant("", tool_calls=[one]), first, *tail], "zqtext", "zqresult"
-            ),
-            "user_after_results": self.keeps(
-                [user(), assistant("", tool_calls=[one]), first, user("zqlast")], "zqresult", "zqlast"
-            ),
-            "reasoning_field": self._reasoning_field(one, first),
-        }
+        return replace(
+            traits,
+            parallel_calls=self._both([user(), assistant("", tool_calls=[one, two]), first, second, *tail]),
+            text_beside_calls=self.keeps([user(), assistant("zqtext", tool_calls=[one]), first, *tail], "zqtext"),
+            text_before_calls=self.keeps([user(), assistant("zqtext"), calling, first, *tail], "zqtext", "zqresult"),
+            user_after_results=self.keeps([user(), calling, first, user("zqlast")], "zqresult", "zqlast"),
+            reasoning_field=self._reasoning_field(one, first),
+        )
 
     def _both(self, turns: Sequence[Turn]) -> bool:
         return self._written(turns) and self.keeps(turns, "zqsecond", "zqresult", "zqtwo", "zqlast")
