@@ -25,8 +25,8 @@ MAX_ALIGNMENT = 1 << 20
 DEFAULT_ALIGNMENT = 32
 
 _WINDOW_BYTES = 256 << 10
-_SMALLEST_KEY_BYTES = 8 + 1 + 4 + 1  # length, one letter, type, one byte of value
-_SMALLEST_TENSOR_BYTES = 8 + 1 + 4 + 8 + 4 + 8  # length, one letter, dimension count, one dimension, type, offset
+_SMALLEST_KEY_BYTES = 8 + 4 + 1  # length, type, one byte of value
+_SMALLEST_TENSOR_BYTES = 8 + 4 + 4 + 8  # length, number of dimensions, type, offset
 _INT64_MAX = (1 << 63) - 1
 _LENGTH = struct.Struct("<Q")
 
