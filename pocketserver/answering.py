@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
 from pocketserver.errors import Code, Refusal
 from pocketserver.gate.entrance import route_template, too_large
@@ -52,33 +53,31 @@ class Answering:
     log: logging.Logger
 
     @property
-    def middleware(self) -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:
+    def middleware(self) -> Middleware:
         @web.middleware
         async def answered(request: web.Request, handler: Handler) -> web.StreamResponse:
             return await self._answer(request, handler)
 
         return answered
 
+    async def stamp(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Give every response its id; for `Application.on_response_prepare`."""
+        response.headers["x-request-id"] = request[REQUEST_ID]
+
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         arrived = time.monotonic()
         request[REQUEST_ID] = secrets.token_hex(12)
         request[ANSWER] = Answer(arrived=arrived)
-        status, error = CLIENT_GONE, Code.REQUEST_CANCELLED
+        status = CLIENT_GONE
+        error: Code | None = Code.REQUEST_CANCELLED
         try:
             response, error = await self._handled(request, handler)
             status = response.status
-            if isinstance(response, web.Response) and status != CLIENT_GONE:
-                response.headers["x-request-id"] = request[REQUEST_ID]
-        except (asyncio.CancelledError, ConnectionError):
-            request[ANSWER].refusal = None
-            raise
         finally:
             self.record(_exchange(request, status, error, time.monotonic() - arrived))
         return response
 
-    async def _handled(
-        self, request: web.Request, handler: Handler
-    ) -> tuple[web.StreamResponse, Code | None]:
+    async def _handled(self, request: web.Request, handler: Handler) -> tuple[web.StreamResponse, Code | None]:
         try:
             response = await handler(request)
         except Refusal as refusal:
@@ -89,8 +88,8 @@ class Answering:
             raise
         except Exception as error:  # noqa: BLE001 - the top of a request: a fault of ours is an answer, not a traceback
             return self._shape(request).response(self._fault(request, error)), Code.INTERNAL_ERROR
-        refusal = request[ANSWER].refusal
-        return response, refusal.code if refusal else None
+        broken_off = request[ANSWER].refusal
+        return response, broken_off.code if broken_off else None
 
     def _fault(self, request: web.Request, error: Exception) -> Refusal:
         self.log.error("request %s failed inside the server", request[REQUEST_ID], exc_info=error)

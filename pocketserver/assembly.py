@@ -1,50 +1,91 @@
-"""From settings to the parts of one server: which engine, which keys, which door. Used by `serve` and by tests alike."""
+"""From settings to the parts of one server: which engine, which keys, which door."""
 
+import asyncio
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
-from pocketserver.chat import ModelInfo
+from pocketserver.chat import EngineState, ModelInfo
 from pocketserver.engines.engine import Engine
 from pocketserver.engines.sim.engine import SimEngine, SimOptions
 from pocketserver.errors import StartupError
 from pocketserver.gate.keys import KeyStore
-from pocketserver.models.store import ModelStore
+from pocketserver.models.catalog import load_catalog
+from pocketserver.models.progress import Report
+from pocketserver.models.pull import pull
+from pocketserver.models.store import InstalledModel, ModelStore, resolve_model_argument
 from pocketserver.server import Server, make_door
 from pocketserver.settings import Effective, Settings
 from pocketserver.telemetry.logs import ServerLog
 from pocketserver.telemetry.metrics import Metrics
+from pocketserver.telemetry.present import Sources
 
 
-def assemble(effective: Effective, engine: Engine, log: ServerLog, *, models: Callable[[], list[ModelInfo]]) -> Server:
+def assemble(effective: Effective, engine: Engine, log: ServerLog, model: InstalledModel | None = None) -> Server:
     """Put one server together; nothing is started and no socket is open yet."""
     settings = effective.settings
-    metrics = Metrics()
+    metrics = Metrics(routes=effective.profile.routes)
     keys = None
     if settings.auth == "on":
         keys = KeyStore(settings.home_folder, main_key_override=settings.api_key)
-    return Server(
+    if settings.api_key:
+        log.keep_secret(settings.api_key)
+    server = Server(
         effective=effective,
         engine=engine,
         door=make_door(engine, effective, metrics.observe_wait),
         keys=keys,
         metrics=metrics,
         log=log,
-        models=models,
+        installed=lambda: installed_models(settings, engine, model),
     )
+    metrics.watch(Sources(status=lambda: engine.status, models=server.installed, lane=server.door))
+    return server
 
 
-def make_engine(settings: Settings, model: Path | None) -> Engine:
+async def prepare_model(settings: Settings, progress: Report) -> InstalledModel | None:
+    """The GGUF file to serve, fetched first where that is needed; None for engines without files.
+
+    Raises StartupError for a name that is none and for a broken file.
+    """
+    if settings.engine != "llama":
+        return None
+    store = ModelStore(settings.home_folder / "models")
+    catalog = await asyncio.to_thread(load_catalog, settings.home_folder / "catalog.toml")
+    found = await asyncio.to_thread(resolve_model_argument, settings.model, store, catalog)
+    if isinstance(found, InstalledModel):
+        return found
+    await pull(found, store, progress)
+    again = await asyncio.to_thread(resolve_model_argument, found.name, store, catalog)
+    assert isinstance(again, InstalledModel)
+    return again
+
+
+def installed_models(settings: Settings, engine: Engine, served: InstalledModel | None) -> list[ModelInfo]:
+    """What is on disk, with the served model among it wherever its file lies. Reads the disk."""
+    if served is None:
+        return list(engine.models())
+    status = engine.status
+    loaded = status.model if status.state is EngineState.READY else None
+    models = {model.id: model for model in ModelStore(settings.home_folder / "models").list()}
+    models[served.id] = served
+    return [
+        model.info(loaded=model.id == loaded, context_size=status.context_size if model.id == loaded else None)
+        for model in models.values()
+        if model.fault is None
+    ]
+
+
+def make_engine(settings: Settings, model: InstalledModel | None) -> Engine:
     """The engine that the settings name. `model` is the GGUF file, for engines that need one."""
     return _ENGINES[settings.engine](settings, model)
 
 
-def _sim(settings: Settings, _model: Path | None) -> Engine:
+def _sim(settings: Settings, _model: InstalledModel | None) -> Engine:
     rate = None if settings.speed == "max" else settings.tokens_per_second * settings.speed
     options = SimOptions(tokens_per_second=rate, seed=settings.seed, reply=settings.reply)
     return SimEngine(options)
 
 
-def _llama(settings: Settings, model: Path | None) -> Engine:
+def _llama(settings: Settings, model: InstalledModel | None) -> Engine:
     try:
         from pocketserver.engines.llama.process import LlamaEngine, LlamaOptions
     except ImportError as error:
@@ -55,11 +96,11 @@ def _llama(settings: Settings, model: Path | None) -> Engine:
     raise NotImplementedError(LlamaEngine, LlamaOptions)
 
 
-def _not_here(settings: Settings, _model: Path | None) -> Engine:
+def _not_here(settings: Settings, _model: InstalledModel | None) -> Engine:
     raise StartupError(f"The engine {settings.engine} is not part of this version. Use llama or sim.")
 
 
-_ENGINES: Mapping[str, Callable[[Settings, Path | None], Engine]] = {
+_ENGINES: Mapping[str, Callable[[Settings, InstalledModel | None], Engine]] = {
     "llama": _llama,
     "sim": _sim,
     "upstream": _not_here,

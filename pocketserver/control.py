@@ -60,9 +60,7 @@ def _application(control: Control, token: str) -> web.Application:
         return _json({"shutting_down": True})
 
     application = web.Application(middlewares=[authorized])
-    application.add_routes(
-        [web.get("/status", status), web.post("/stop", stop), web.post("/shutdown", shut_down)]
-    )
+    application.add_routes([web.get("/status", status), web.post("/stop", stop), web.post("/shutdown", shut_down)])
     return application
 
 

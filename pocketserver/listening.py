@@ -30,7 +30,7 @@ def listen(host: str, port: int) -> list[socket.socket]:
 
 
 def is_loopback(host: str) -> bool:
-    return host == "localhost" or host == "::1" or host.startswith("127.")
+    return host in {"localhost", "::1"} or host.startswith("127.")
 
 
 def _family(host: str) -> socket.AddressFamily:
@@ -49,7 +49,9 @@ def _bind(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:
-            message = f"Port {port} is taken by another program. Choose another with --port, or any free one with --port 0."
+            message = (
+                f"Port {port} is taken by another program. Choose another with --port, or any free one with --port 0."
+            )
             raise StartupError(message) from error
         if error.errno in (errno.EADDRNOTAVAIL, errno.EACCES) or isinstance(error, socket.gaierror):
             raise StartupError(f"Cannot listen on {host}:{port}: {error.strerror}. Check --host and --port.") from error

@@ -1,10 +1,10 @@
 """The composition root: settings become engine, gate, routes and listeners. The only module that knows everybody."""
 
 import asyncio
-import logging
+import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,16 +13,22 @@ from aiohttp import web
 
 from pocketserver import control, run_file
 from pocketserver.answering import Answering, Exchange
-from pocketserver.chat import EngineState, ModelInfo
+from pocketserver.chat import ModelInfo
 from pocketserver.engines.engine import Engine
 from pocketserver.errors import Code, Refusal
 from pocketserver.gate.admission import Door
 from pocketserver.gate.entrance import Entrance
+from pocketserver.gate.hosts import HostRule, OriginRule, PeerRule
 from pocketserver.gate.keys import KeyStore
 from pocketserver.gate.limits import WrongKeyThrottle
+from pocketserver.http_server import serving_http
+from pocketserver.lan import address
 from pocketserver.listening import EVERYWHERE, listen
 from pocketserver.settings import Effective
+from pocketserver.telemetry.log_lines import RequestLine
+from pocketserver.telemetry.logs import ServerLog
 from pocketserver.telemetry.metrics import Metrics
+from pocketserver.telemetry.rates import tokens_per_second
 from pocketserver.wire.context import KEY_NAME, ModelNames
 from pocketserver.wire.device import Device, DeviceView, lane_state
 from pocketserver.wire.openai_chat import ChatCompletions
@@ -30,8 +36,7 @@ from pocketserver.wire.openai_chat_request import Defaults
 from pocketserver.wire.openai_errors import OpenAIErrors
 
 REVOCATION_POLL_SECONDS = 0.5
-LINGER_SECONDS = 3.0
-"""How long the rest of a refused body is read, so that the answer is not lost in a connection reset."""
+LAST_WORDS_SECONDS = 2.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,10 +48,16 @@ class Server:
     door: Door
     keys: KeyStore | None
     metrics: Metrics
-    log: logging.Logger
-    models: Callable[[], list[ModelInfo]]
+    log: ServerLog
+    installed: Callable[[], Sequence[ModelInfo]]
+    """Installed models, the loaded one marked; reads the disk, so it is asked in a thread."""
+    on_exchange: Callable[[Exchange], None] | None = None
+    """Told of every finished request, beside the log and the metrics."""
     port: int = 0
     advertised_host: str = "127.0.0.1"
+    other_hosts: tuple[str, ...] = ()
+    network_name: str | None = None
+    """The `.local` name under which mDNS announces this server, once it does."""
     control_url: str = ""
     control_token: str = ""
     started: float = field(default_factory=time.monotonic)
@@ -59,10 +70,18 @@ class Server:
         return f"http://{_in_url(self.advertised_host)}:{self.port}/v1"
 
     @property
+    def other_urls(self) -> list[str]:
+        """The same server under its other addresses."""
+        return [f"http://{_in_url(host)}:{self.port}/v1" for host in self.other_hosts]
+
+    @property
     def local_url(self) -> str:
         """An address that works on this machine."""
         host = self.effective.settings.host
         return f"http://{_in_url('127.0.0.1' if host in EVERYWHERE else host)}:{self.port}/v1"
+
+    async def models(self) -> Sequence[ModelInfo]:
+        return await asyncio.to_thread(self.installed)
 
     def status(self) -> dict[str, Any]:
         """For `pocketserver status`; nothing secret."""
@@ -93,7 +112,7 @@ class Server:
 
 
 @asynccontextmanager
-async def serving(server: Server, record: Callable[[Exchange], None]) -> AsyncIterator[Server]:
+async def serving(server: Server) -> AsyncIterator[Server]:
     """Listen, open the control listener, write the run file; undo all of it in reverse on leaving.
 
     The engine is started by the caller's `engine.start()`; it is closed here, last. Raises StartupError when the port
@@ -106,13 +125,10 @@ async def serving(server: Server, record: Callable[[Exchange], None]) -> AsyncIt
         for listener in sockets:
             stack.callback(listener.close)
         server.port = sockets[0].getsockname()[1]
-        runner = web.AppRunner(
-            application(server, record), handler_cancellation=True, access_log=None, lingering_time=LINGER_SECONDS
+        app = application(server)
+        await stack.enter_async_context(
+            serving_http(app, sockets, refuse=error_shapes(server)["/"].response, log=server.log.logger)
         )
-        await runner.setup()
-        stack.push_async_callback(runner.cleanup)
-        for listener in sockets:
-            await web.SockSite(runner, listener).start()
         server.control_url, server.control_token = await stack.enter_async_context(control.listening(_control(server)))
         path = run_file.write(settings.home_folder / "run", _run_entry(server))
         stack.callback(path.unlink, missing_ok=True)
@@ -125,25 +141,33 @@ async def serving(server: Server, record: Callable[[Exchange], None]) -> AsyncIt
                 watching.cancel()
 
 
-def application(server: Server, record: Callable[[Exchange], None]) -> web.Application:
+def application(server: Server) -> web.Application:
     """The aiohttp application of one server: two middlewares and the routes that the profile names."""
     profile, settings = server.effective.profile, server.effective.settings
-    errors = OpenAIErrors(statuses=profile.statuses, codes=profile.codes)
+    shapes = error_shapes(server)
     answering = Answering(
-        families={prefix: {"openai": errors}[family] for prefix, family in profile.error_families.items()},
+        families=shapes,
         max_body_bytes=settings.max_body_bytes,
-        record=record,
-        log=server.log,
+        record=lambda exchange: record(server, exchange),
+        log=server.log.logger,
     )
-    app = web.Application(
-        middlewares=[answering.middleware, entrance(server).middleware], client_max_size=settings.max_body_bytes
-    )
+    gate = entrance(server)
+    app = web.Application(middlewares=[answering.middleware, gate.middleware], client_max_size=settings.max_body_bytes)
     app.on_response_prepare.append(answering.stamp)
-    app.add_routes([route for route in _routes(server, errors) if route.path in profile.routes])
+    if settings.allowed_origins:
+        app.on_response_prepare.append(gate.allow_reading)
+    app.add_routes([route for route in _routes(server, shapes) if route.path in profile.routes])
     return app
 
 
-def _routes(server: Server, errors: OpenAIErrors) -> list[web.RouteDef]:
+def error_shapes(server: Server) -> dict[str, OpenAIErrors]:
+    """The error table of each path prefix, as the profile words and numbers it."""
+    profile = server.effective.profile
+    errors = OpenAIErrors(statuses=profile.statuses, codes=profile.codes)
+    return {prefix: {"openai": errors}[family] for prefix, family in profile.error_families.items()}
+
+
+def _routes(server: Server, shapes: Mapping[str, OpenAIErrors]) -> list[web.RouteDef]:
     profile, settings = server.effective.profile, server.effective.settings
     names = ModelNames(
         installed=server.models,
@@ -159,7 +183,7 @@ def _routes(server: Server, errors: OpenAIErrors) -> list[web.RouteDef]:
     device = Device(
         view=server.view(), health_shape=profile.health, models_shape=profile.models, metrics=server.metrics
     )
-    chat = ChatCompletions(door=server.door, models=names, defaults=defaults, errors=errors)
+    chat = ChatCompletions(door=server.door, models=names, defaults=defaults, errors=shapes["/"])
     return [*device.routes(), *chat.routes()]
 
 
@@ -207,14 +231,82 @@ async def _end_streams_of_revoked_keys(server: Server) -> None:
 async def _let_running_finish(server: Server) -> None:
     """Admit nobody, give the running request its grace, then end it with an error that its client sees."""
     server.door.close()
-    deadline = time.monotonic() + server.effective.settings.shutdown_grace_seconds
-    while server.door.busy and time.monotonic() < deadline:
-        await asyncio.sleep(0.02)
+    grace = server.effective.settings.shutdown_grace_seconds
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(grace):
+            await server.door.idle()
     if server.door.running is not None:
         server.door.running.end(Refusal(Code.MODEL_NOT_LOADED, "The server is shutting down. Connect again later."))
-        while server.door.busy and time.monotonic() < deadline + 2:
-            await asyncio.sleep(0.02)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS_SECONDS):
+                await server.door.idle()
 
 
 def _in_url(host: str) -> str:
     return f"[{host}]" if ":" in host else host
+
+
+def entrance(server: Server) -> Entrance:
+    """The gate that the profile and the settings ask for."""
+    profile, settings = server.effective.profile, server.effective.settings
+    return Entrance(
+        host_rule=HostRule(
+            kind=profile.host_rule,
+            port=lambda: server.port,
+            own_addresses=address.own_addresses,
+            own_names=lambda: () if server.network_name is None else (server.network_name,),
+            configured=settings.allowed_hosts,
+        ),
+        peer_rule=PeerRule(
+            kind=profile.peer_rule, allow_public=settings.allow_public, networks=address.on_link_networks
+        ),
+        origin_rule=OriginRule(kind=profile.origin_rule, configured=settings.allowed_origins),
+        keys=server.keys,
+        throttle=WrongKeyThrottle(settings.wrong_keys_a_minute),
+        keyless=frozenset(profile.keyless),
+        route_scopes=profile.route_scopes,
+        max_body_bytes=settings.max_body_bytes,
+        base_url=lambda: server.base_url,
+        key_name=KEY_NAME,
+    )
+
+
+def record(server: Server, exchange: Exchange) -> None:
+    """One line in the log and one count in the metrics for every request, however it ended."""
+    answer = exchange.answer
+    server.metrics.observe_request(
+        route=exchange.route, status=exchange.status, error=exchange.error, key=exchange.key_name
+    )
+    if answer.model is not None and answer.time_to_first_token is not None:
+        server.metrics.observe_answer(
+            model=answer.model,
+            usage=answer.usage,
+            timings=answer.timings,
+            time_to_first_token=answer.time_to_first_token,
+            seconds=exchange.seconds,
+            tokens=answer.tokens,
+        )
+    server.log.request(_line(exchange))
+    if server.on_exchange is not None:
+        server.on_exchange(exchange)
+
+
+def _line(exchange: Exchange) -> RequestLine:
+    answer, usage = exchange.answer, exchange.answer.usage
+    return RequestLine(
+        method=exchange.method,
+        path=exchange.path,
+        status=exchange.status,
+        seconds=exchange.seconds,
+        peer=exchange.peer,
+        request_id=exchange.request_id,
+        route=exchange.route,
+        error=exchange.error,
+        key_name=exchange.key_name,
+        model=answer.model,
+        prompt_tokens=usage.prompt_tokens if usage else None,
+        cached_tokens=usage.cached_tokens if usage else None,
+        completion_tokens=usage.completion_tokens if usage else (answer.tokens or None),
+        time_to_first_token=answer.time_to_first_token,
+        tokens_per_second=tokens_per_second(usage, answer.timings) if usage and answer.timings else None,
+    )

@@ -8,6 +8,7 @@ from pocketserver import __version__
 from pocketserver.chat import EngineState
 from pocketserver.lan import qr
 from pocketserver.listening import is_loopback
+from pocketserver.models.progress import Progress
 from pocketserver.server import Server
 from pocketserver.settings import Settings
 
@@ -61,8 +62,8 @@ def progress(label: str, done: float) -> None:
         print(f"\r  {label} [{bar}] {done:4.0%} ", end="" if done < 1 else "\n", file=sys.stderr, flush=True)
 
 
-def fetch_progress(done: int, total: int) -> None:
-    progress("Fetching the model", done / total if total else 0.0)
+def fetch_progress(now: Progress) -> None:
+    progress("Fetching the model", now.done_bytes / now.total_bytes if now.total_bytes else 0.0)
 
 
 async def follow_loading(server: Server) -> None:

@@ -14,20 +14,21 @@ from pocketserver.lan.browse import Browser, Heard, browsing, check_health
 from pocketserver.lan.names import printable
 from pocketserver.lan.responder import Link, links_of
 
-RECHECK_SECONDS = 10.0
 _WIDTH = 32
 
 
 def discover(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    seconds: Annotated[float, typer.Option(min=0.5, max=3600, help="How long to listen.")] = 3.0,
+    seconds: Annotated[
+        float, typer.Option(min=0.5, max=3600, help="How long to listen, or how often to ask again.")
+    ] = 3.0,
     follow: Annotated[bool, typer.Option("--follow", help="Go on, and print what comes, changes and goes.")] = False,
 ) -> None:
     """List the servers that other devices would find here, and whether they answer."""
     links = _links()
     with contextlib.suppress(KeyboardInterrupt):
         try:
-            asyncio.run(_follow(links, as_json=as_json) if follow else _list(links, seconds, as_json=as_json))
+            asyncio.run(_follow(links, seconds, as_json=as_json) if follow else _list(links, seconds, as_json=as_json))
         except OSError as error:
             raise StartupError(f"mDNS cannot be heard: {error}. Another program may hold port 5353 alone.") from error
 
@@ -46,8 +47,8 @@ async def _list(links: tuple[Link, ...], seconds: float, *, as_json: bool) -> No
         typer.echo(as_line(server))
 
 
-async def _follow(links: tuple[Link, ...], *, as_json: bool) -> None:
-    """Print each difference to what was printed before, until interrupted."""
+async def _follow(links: tuple[Link, ...], seconds: float, *, as_json: bool) -> None:
+    """Print each difference to what was printed before, until interrupted; ask who answers every few seconds."""
     shown: dict[tuple[str, str, int], Heard] = {}
     async with browsing(links) as browser:
         while True:
@@ -55,7 +56,7 @@ async def _follow(links: tuple[Link, ...], *, as_json: bool) -> None:
             for event, server in differences(shown, now):
                 typer.echo(_event_line(event, server, as_json=as_json))
             shown = now
-            await _change(browser)
+            await _change(browser, seconds)
 
 
 def differences(
@@ -102,11 +103,11 @@ async def _heard(browser: Browser) -> list[Heard]:
     return await check_health(await browser.servers(), networks)
 
 
-async def _change(browser: Browser) -> None:
+async def _change(browser: Browser, seconds: float) -> None:
     """Wait for news, or until it is time to ask again who answers; news that come together count once."""
     started = time.monotonic()
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(RECHECK_SECONDS):
+        async with asyncio.timeout(seconds):
             await browser.changed.wait()
     if time.monotonic() - started < 1:
         await asyncio.sleep(0.5)

@@ -76,25 +76,23 @@ def _signals(server: Server) -> Iterator[None]:
             handlers[getattr(signal, name)] = server.door.stop
     with contextlib.ExitStack() as stack:
         for number, handler in handlers.items():
-            stack.callback(*_handle(loop, number, handler))
+            stack.callback(_handle(loop, number, handler))
         yield
 
 
-def _handle(
-    loop: asyncio.AbstractEventLoop, number: int, handler: Callable[[], object]
-) -> tuple[Callable[..., object], *tuple[object, ...]]:
+def _handle(loop: asyncio.AbstractEventLoop, number: int, handler: Callable[[], object]) -> Callable[[], object]:
     """Install a handler; returns what undoes it. Windows' loops know no signals, so the plain way is the other one."""
     try:
         loop.add_signal_handler(number, handler)
     except NotImplementedError:
         before = signal.signal(number, lambda *_: loop.call_soon_threadsafe(handler))
-        return (signal.signal, number, before)
-    return (loop.remove_signal_handler, number)
+        return lambda: signal.signal(number, before)
+    return lambda: loop.remove_signal_handler(number)
 
 
 @asynccontextmanager
 async def _announced(server: Server) -> AsyncIterator[None]:
-    """Tell the network, unless it is switched off or nobody else could connect; the record follows the model's state."""
+    """Tell the network, unless that is off or nobody else could connect; the record follows the model's state."""
     settings = server.effective.settings
     if not settings.mdns or is_loopback(settings.host):
         yield
@@ -138,7 +136,7 @@ def _description(server: Server) -> Description:
 
 
 def _report(server: Server, status: mdns.Status) -> None:
-    server.network_status = status
+    server.network_name = status.host_name.rstrip(".") if status.state is mdns.State.ADVERTISED else None
     if status.addresses and status.addresses[0] != server.advertised_host and not server.effective.settings.advertise:
         server.advertised_host = status.addresses[0]
         banner.say(f"  Base URL   {server.base_url} (the address changed)")

@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pocketserver.chat import EngineState, GenerationRequest
 from pocketserver.engines.engine import Engine, EventStream, cancelled_by_owner, stalled
@@ -21,7 +21,8 @@ class Running:
     started: float
     stream: EventStream | None = None
     scope: asyncio.Timeout | None = None
-    refusal: Refusal | None = field(default=None)
+    refusal: Refusal | None = None
+    watch: asyncio.TimerHandle | None = None
 
     def end(self, refusal: Refusal) -> None:
         """End it for a reason other than its client's leaving, whether the engine has accepted it yet or not."""
@@ -54,6 +55,7 @@ class Door:
         self._on_waited = on_waited
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._taken = False
+        self._emptied = asyncio.Event()
         self._stalled = False
         self._closing = False
         self.running: Running | None = None
@@ -103,12 +105,13 @@ class Door:
         await self._enter()
         running = Running(request_id=request.id, owner=owner, started=time.monotonic())
         self.running = running
-        watch = asyncio.get_running_loop().call_later(self._stall_seconds, self._watch, running)
+        self._look_again(running, self._stall_seconds)
         try:
             async with self._accepted(request, running) as stream:
                 yield stream
         finally:
-            watch.cancel()
+            if running.watch is not None:
+                running.watch.cancel()
             self.running = None
             self._stalled = False
             self._leave()
@@ -124,6 +127,12 @@ class Door:
         """End the running generation if it belongs to this key."""
         if self.running is not None and self.running.owner == owner:
             self.running.end(refusal)
+
+    async def idle(self) -> None:
+        """Wait until nobody has the model. Only after `close`, so that nobody new comes in."""
+        while self._taken:
+            self._emptied.clear()
+            await self._emptied.wait()
 
     def close(self) -> None:
         """Admit nobody any more; those who wait are refused."""
@@ -182,6 +191,7 @@ class Door:
                 turn.set_result(None)  # `_taken` stays true: the model goes from hand to hand
                 return
         self._taken = False
+        self._emptied.set()
 
     def _full_refusal(self) -> Refusal:
         if self._full is Code.MODEL_BUSY:
@@ -190,14 +200,14 @@ class Door:
             self._full, f"{self._limit} requests are running or waiting already. Try again later.", retry_after=5
         )
 
+    def _look_again(self, running: Running, seconds: float) -> None:
+        running.watch = asyncio.get_running_loop().call_later(seconds, self._watch, running)
+
     def _watch(self, running: Running) -> None:
         """Give up a request whose engine shows no progress. Leaving the block then replaces a hanging worker."""
-        if self.running is not running:
-            return
         age = self.seconds_since_progress or 0.0
-        loop = asyncio.get_running_loop()
         if age < self._stall_seconds:
-            loop.call_later(self._stall_seconds - age + 0.01, self._watch, running)
+            self._look_again(running, self._stall_seconds - age + 0.01)
             return
         self._stalled = True
         running.end(stalled(self._stall_seconds))

@@ -1,9 +1,10 @@
 """The gate as one aiohttp middleware: Host, peer, Origin, key, path, method, encoding, size, in this order."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from aiohttp import web
+from aiohttp import hdrs, web
+from aiohttp.typedefs import Middleware
 
 from pocketserver.errors import Code, Refusal
 from pocketserver.gate.hosts import HostRule, OriginRule, PeerRule
@@ -11,6 +12,7 @@ from pocketserver.gate.keys import KeyStore
 from pocketserver.gate.limits import WrongKeyThrottle
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+DEFAULT_SCOPE = "chat"
 DECODED = frozenset({"", "identity", "gzip", "deflate"})
 """Content codings of a request body that are undone for the handler."""
 
@@ -19,7 +21,8 @@ DECODED = frozenset({"", "identity", "gzip", "deflate"})
 class Entrance:
     """Who may come in. It knows nothing of chat; every refusal is raised as `Refusal` for the layer above to render.
 
-    `route_scopes` names the scope of a route where it is not `chat`. `base_url` is shown to who mistypes a path.
+    `keys` None lets everybody in. `route_scopes` names the key scope of a route where it is not `chat`. `base_url` is
+    shown to who mistypes a path. The name of the key that was used goes into the request under `key_name`.
     """
 
     host_rule: HostRule
@@ -32,52 +35,73 @@ class Entrance:
     max_body_bytes: int
     base_url: Callable[[], str]
     key_name: web.RequestKey[str]
-    _scope: str = field(default="chat")
 
     @property
-    def middleware(self) -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:
+    def middleware(self) -> Middleware:
         @web.middleware
         async def gate(request: web.Request, handler: Handler) -> web.StreamResponse:
             self._check_origin_of(request)
-            route = route_template(request)
-            self._check_key(request, route)
+            if request.method == hdrs.METH_OPTIONS and hdrs.ORIGIN in request.headers:
+                preflight = self._preflight(request)
+                if preflight is not None:
+                    return preflight
+            self._check_key(request)
             self._check_route(request)
             self._check_body(request)
-            response = await handler(request)
-            return response
+            return await handler(request)
 
         return gate
 
-    def _check_origin_of(self, request: web.Request) -> None:
-        self.host_rule.check(request.headers.getall("Host", []), request.url.raw_authority if _absolute(request) else None)
-        self.peer_rule.check(request.remote or "")
-        self.origin_rule.check(request.headers.getall("Origin", []))
+    async def allow_reading(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Let pages of configured origins read the answer; for `Application.on_response_prepare`."""
+        origin = request.headers.get(hdrs.ORIGIN)
+        if origin is not None:
+            response.headers.update(self.origin_rule.cors_headers(origin))
 
-    def _check_key(self, request: web.Request, route: str | None) -> None:
-        """A keyless route still learns who asks, when the key is right: it shows more then."""
+    def _check_origin_of(self, request: web.Request) -> None:
+        hosts = request.headers.getall(hdrs.HOST, [])
+        self.host_rule.check(hosts, _authority(request))
+        self.peer_rule.check(request.remote or "")
+        origins = request.headers.getall(hdrs.ORIGIN, [])
+        if origins:
+            self.origin_rule.check(origins, path=request.path, host=hosts[0])
+
+    def _preflight(self, request: web.Request) -> web.Response | None:
+        """A browser's question before its request; it carries no key."""
+        headers = self.origin_rule.preflight_headers(
+            request.headers[hdrs.ORIGIN],
+            requested_headers=request.headers.get(hdrs.ACCESS_CONTROL_REQUEST_HEADERS, ""),
+            private_network=request.headers.get("Access-Control-Request-Private-Network") == "true",
+        )
+        return None if headers is None else web.Response(status=204, headers=headers)
+
+    def _check_key(self, request: web.Request) -> None:
+        """A keyless route still learns who asks when the key is right: it shows more then."""
         if self.keys is None:
             return
+        route = route_template(request)
         keyless = route in self.keyless
-        authorization = request.headers.getall("Authorization", [])
+        authorization = request.headers.getall(hdrs.AUTHORIZATION, [])
         if keyless and not authorization:
             return
-        peer = request.remote or ""
+        scope = self.route_scopes.get(route or "", DEFAULT_SCOPE)
         try:
-            identity = self.keys.authenticate(authorization)
+            identity = self.keys.authenticate(authorization, scope=scope)
         except Refusal as refusal:
+            if refusal.code is Code.INVALID_API_KEY:
+                self.throttle.note_wrong(request.remote or "")
             if keyless:
                 return
-            if refusal.code is Code.INVALID_API_KEY:
-                self.throttle.note_wrong(peer)
             raise
-        self.keys.require(identity, self.route_scopes.get(route or "", self._scope))
+        if not keyless:
+            self.keys.require(identity, scope)
         request[self.key_name] = identity.name
 
     def _check_route(self, request: web.Request) -> None:
         problem = request.match_info.http_exception
         if isinstance(problem, web.HTTPMethodNotAllowed):
             allowed = tuple(sorted(problem.allowed_methods))
-            message = f"{request.path} takes {', '.join(allowed)}, not {request.method[:20]}."
+            message = f"{request.path[:200]} takes {', '.join(allowed)}, not {request.method[:20]}."
             raise Refusal(Code.METHOD_NOT_ALLOWED, message, allow=allowed)
         if problem is not None:
             raise Refusal(
@@ -86,13 +110,17 @@ class Entrance:
             )
 
     def _check_body(self, request: web.Request) -> None:
-        if request.headers.get("Content-Encoding", "").strip().lower() not in DECODED:
-            raise Refusal(
-                Code.UNSUPPORTED_ENCODING,
-                "The body's Content-Encoding is not understood. Send it uncompressed, or as gzip or deflate.",
-            )
+        if request.headers.get(hdrs.CONTENT_ENCODING, "").strip().lower() not in DECODED:
+            raise unsupported_encoding()
         if request.content_length is not None and request.content_length > self.max_body_bytes:
             raise too_large(self.max_body_bytes)
+
+
+def unsupported_encoding() -> Refusal:
+    return Refusal(
+        Code.UNSUPPORTED_ENCODING,
+        "The body's Content-Encoding is not understood. Send it uncompressed, or as gzip or deflate.",
+    )
 
 
 def route_template(request: web.Request) -> str | None:
@@ -102,11 +130,12 @@ def route_template(request: web.Request) -> str | None:
 
 
 def too_large(limit: int) -> Refusal:
-    return Refusal(
-        Code.REQUEST_TOO_LARGE, f"The body is larger than {limit:,} bytes. Send less text in one request."
-    )
+    return Refusal(Code.REQUEST_TOO_LARGE, f"The body is larger than {limit:,} bytes. Send less text in one request.")
 
 
-def _absolute(request: web.Request) -> bool:
-    """Whether the request line holds a whole URL, as proxies send it."""
-    return "://" in request.raw_path.split("?", 1)[0] if False else request.raw_path.startswith(("http://", "https://"))
+def _authority(request: web.Request) -> str | None:
+    """The authority of a request line that holds a whole URL, as proxies send it."""
+    raw = request.raw_path
+    if not raw.startswith(("http://", "https://")):
+        return None
+    return raw.split("://", 1)[1].split("/", 1)[0]

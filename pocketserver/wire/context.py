@@ -1,7 +1,7 @@
 """What a wire module is given to work with, and what it leaves behind for the log and the metrics."""
 
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -61,16 +61,16 @@ class ModelNames:
     `generic` names mean the loaded model, whatever it is.
     """
 
-    installed: Callable[[], Sequence[ModelInfo]]
+    installed: Callable[[], Awaitable[Sequence[ModelInfo]]]
     loaded: Callable[[], str | None]
     generic: frozenset[str]
 
-    def resolve(self, name: str | None) -> str:
+    async def resolve(self, name: str | None) -> str:
         """The loaded model's id. Raises MODEL_NOT_FOUND for any other model, installed or not."""
         loaded = self.loaded()
         if loaded is not None and (name is None or name == loaded or name in self.generic):
             return loaded
-        known = any(model.id == name for model in self.installed())
+        known = any(model.id == name for model in await self.installed())
         reason = "is not loaded" if known else "does not exist here"
         raise Refusal(
             Code.MODEL_NOT_FOUND,

@@ -1,7 +1,8 @@
 """What a device tells about itself: `/health`, `/v1/models`, `/metrics`. Profiles name the shapes kept here."""
 
+import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -34,7 +35,7 @@ class DeviceView:
     """What the shapes draw from. `keyless` is true where no key is asked for, so that everybody sees everything."""
 
     status: Callable[[], EngineStatus]
-    models: Callable[[], Sequence[ModelInfo]]
+    models: Callable[[], Awaitable[Sequence[ModelInfo]]]
     lane: Lane
     engine: str
     keyless: bool
@@ -78,7 +79,7 @@ def pocketllm_health(view: DeviceView, *, authenticated: bool) -> dict[str, Any]
     }
 
 
-def device_models(view: DeviceView) -> list[dict[str, Any]]:
+async def device_models(view: DeviceView) -> list[dict[str, Any]]:
     """Every model on the device in OpenAI's shape, the loaded one with `"loaded": true`."""
     return [
         {
@@ -91,12 +92,12 @@ def device_models(view: DeviceView) -> list[dict[str, Any]]:
             "quantization": model.quantization,
             "context_size": model.context_size,
         }
-        for model in view.models()
+        for model in await view.models()
     ]
 
 
 HEALTH: Mapping[str, Callable[..., dict[str, Any]]] = {"pocketllm": pocketllm_health}
-MODELS: Mapping[str, Callable[[DeviceView], list[dict[str, Any]]]] = {"device": device_models}
+MODELS: Mapping[str, Callable[[DeviceView], Awaitable[list[dict[str, Any]]]]] = {"device": device_models}
 
 
 class MetricsText(Protocol):
@@ -126,10 +127,10 @@ class Device:
         return _json(HEALTH[self.health_shape](self.view, authenticated=authenticated))
 
     async def list_models(self, _request: web.Request) -> web.Response:
-        return _json({"object": "list", "data": MODELS[self.models_shape](self.view)})
+        return _json({"object": "list", "data": await MODELS[self.models_shape](self.view)})
 
     async def scrape(self, request: web.Request) -> web.Response:
-        body, content_type = self.metrics.render(request.headers.get("Accept", ""))
+        body, content_type = await asyncio.to_thread(self.metrics.render, request.headers.get("Accept", ""))
         return web.Response(body=body, headers={"Content-Type": content_type})
 
 

@@ -26,7 +26,7 @@ class ChatCompletions:
     async def create(self, request: web.Request) -> web.StreamResponse:
         asked = openai_chat_request.parse(await request.read(), request_id=request[REQUEST_ID], defaults=self.defaults)
         self.door.check_ready()
-        model = self.models.resolve(asked.model)
+        model = await self.models.resolve(asked.model)
         wanted = msgspec.structs.replace(asked.request, model=model)
         answer = request[ANSWER]
         answer.model = model

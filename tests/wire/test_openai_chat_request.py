@@ -84,7 +84,7 @@ def test_a_bad_value_is_invalid_parameter_and_names_the_field(field: str, value:
 
     assert refused.code is Code.INVALID_PARAMETER
     assert refused.param == param
-    assert param.split(".")[0] in refused.message
+    assert param.split(".", maxsplit=1)[0] in refused.message
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_bad_value_is_invalid_parameter_and_names_the_field(field: str, value:
         (b"{'messages':[]}", Code.INVALID_JSON),
         (b'{"messages":[],}', Code.INVALID_JSON),
         (b"", Code.INVALID_JSON),
-        (b"[" * 100_000, Code.INVALID_JSON),
+        (b'{"x":' + b"[" * 100_000, Code.INVALID_JSON),
         (b"[]", Code.MALFORMED_REQUEST),
         (b'"hi"', Code.MALFORMED_REQUEST),
         (b"null", Code.MALFORMED_REQUEST),

@@ -65,6 +65,7 @@ class SimEngine:
     state: EngineState = EngineState.READY
     scripted: deque[Sequence[bytes]] = field(default_factory=deque)
     running: int = 0
+    problem_code: str | None = None
 
     @property
     def status(self) -> EngineStatus:
@@ -73,6 +74,7 @@ class SimEngine:
             model=self.options.model if self.state is EngineState.READY else None,
             context_size=self.options.context_size,
             supports_tools=True,
+            problem_code=self.problem_code,
             device={},
         )
 

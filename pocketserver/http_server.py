@@ -1,0 +1,89 @@
+"""aiohttp's server with our manners: what never reaches a handler is answered in our shape, without tracebacks."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+from aiohttp.http_exceptions import ContentEncodingError
+from aiohttp.web_protocol import RequestHandler
+
+from pocketserver.errors import Code, Refusal
+from pocketserver.gate.entrance import unsupported_encoding
+
+LINGER_SECONDS = 3.0
+"""How long the rest of a refused body is read, so that the answer is not lost in a connection reset."""
+KEEP_ALIVE_SECONDS = 75.0
+CLIENT_GONE = 499
+
+Refuse = Callable[[Refusal], web.Response]
+
+
+@asynccontextmanager
+async def serving_http(
+    app: web.Application, sockets: Sequence[socket.socket], *, refuse: Refuse, log: logging.Logger
+) -> AsyncIterator[None]:
+    """Accept connections on listening sockets until the block is left; then idle ones are closed.
+
+    A handler is cancelled when its client leaves: aiohttp does that only when it is asked to.
+    """
+    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    server = runner.server
+    assert server is not None
+    loop = asyncio.get_running_loop()
+
+    def protocol() -> RequestHandler:
+        return _Connection(server, loop=loop, refuse=refuse, log=log)
+
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(runner.cleanup)
+        for listener in sockets:
+            stack.callback((await loop.create_server(protocol, sock=listener)).close)
+        yield
+
+
+class _Connection(RequestHandler):
+    """One connection. `handle_error` is aiohttp's hook for what no handler could answer."""
+
+    __slots__ = ("_log", "_refuse")
+
+    def __init__(self, manager: web.Server, *, loop: asyncio.AbstractEventLoop, refuse: Refuse, log: logging.Logger):
+        super().__init__(
+            manager,
+            loop=loop,
+            logger=log,
+            access_log=None,  # type: ignore[arg-type]  # None switches it off; every request has a line of our own
+            keepalive_timeout=KEEP_ALIVE_SECONDS,
+            lingering_time=LINGER_SECONDS,
+        )
+        self._refuse = refuse
+        self._log = log
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,  # noqa: ARG002 - aiohttp calls it so
+    ) -> web.StreamResponse:
+        """Answer by our error table; the connection is closed afterwards, since its state is unknown."""
+        response = self._answer(request, status, exc)
+        response.force_close()
+        return response
+
+    def _answer(self, request: web.BaseRequest, status: int, error: BaseException | None) -> web.Response:
+        if isinstance(error, ConnectionError):
+            return web.Response(status=CLIENT_GONE)  # nobody reads it: the client has left
+        if request.writer.output_size > 0:
+            raise ConnectionError("a response has begun, so no other can be sent")
+        if isinstance(error, ContentEncodingError):
+            return self._refuse(unsupported_encoding())
+        if status == 400:
+            self._log.info("%s sent no valid HTTP request: %s", request.remote, type(error).__name__)
+            return self._refuse(Refusal(Code.MALFORMED_REQUEST, "This is not a valid HTTP/1.1 request."))
+        self._log.error("a request failed outside its handler", exc_info=error)
+        return self._refuse(Refusal(Code.INTERNAL_ERROR, "Something went wrong inside the server; see its log."))
