@@ -66,6 +66,7 @@ class Advertiser:
         report: Callable[[Status], None],
         poll_seconds: float = 10.0,
         settle_seconds: float = SETTLE_SECONDS,
+        text_interval_seconds: float = TEXT_INTERVAL_SECONDS,
     ) -> None:
         self._wanted_name = name
         self._port = port
@@ -75,6 +76,7 @@ class Advertiser:
         self._report = report
         self._poll_seconds = poll_seconds
         self._settle_seconds = settle_seconds
+        self._text_interval_seconds = text_interval_seconds
         self._number = 1
         self._own_addresses: set[bytes] = set()
         self._wake = asyncio.Event()
@@ -146,14 +148,14 @@ class Advertiser:
         """Keep the text current and the name defended; returns when the links changed or a name was lost."""
         text = self._text()
         next_look = _now() + self._poll_seconds
-        next_text = _now() + TEXT_INTERVAL_SECONDS
+        next_text = _now() + self._text_interval_seconds
         while not session.lost_name and not session.lost_host:
             is_stale = self._text() != text
             await self._sleep(min(next_look, next_text if is_stale else next_look) - _now())
             if is_stale and _now() >= next_text:
                 text = self._text()
                 await session.retell(text)
-                next_text = _now() + TEXT_INTERVAL_SECONDS
+                next_text = _now() + self._text_interval_seconds
             if _now() >= next_look:
                 if await self._links() != session.links:
                     return

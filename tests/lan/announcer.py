@@ -43,6 +43,7 @@ async def serve(options: argparse.Namespace) -> None:
         report=tell,
         poll_seconds=options.poll_seconds,
         settle_seconds=0.2,
+        text_interval_seconds=0.5,
     )
     busy = Description(version="0.1", model=options.model, context_tokens=4096, state=Readiness.BUSY)
     loop.add_signal_handler(signal.SIGUSR1, advertiser.update, busy)
@@ -79,4 +80,5 @@ def tell(status: Status) -> None:
     )
 
 
-main()
+if __name__ == "__main__":
+    main()

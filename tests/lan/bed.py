@@ -84,6 +84,7 @@ class LanBed:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self.shared_folder = folder / "shared"
         self._prefix = f"ps{os.getpid() % 100000}x{next(_numbers)}"
         self._bridge = f"{self._prefix}b"
         self._hub = f"{self._prefix}hub"
@@ -137,9 +138,11 @@ class LanBed:
 
     def decoy(self, machine: Machine, interface: str, address: str) -> None:
         """An interface that leads nowhere, as container engines and VPNs make them."""
-        self.ip(machine, "link", "add", interface, "type", "dummy")
-        self.ip(machine, "link", "set", interface, "up", "multicast", "on")
+        peer = f"veth{next(self._links)}"
+        self.ip(machine, "link", "add", interface, "type", "veth", "peer", "name", peer)
         self.ip(machine, "address", "add", address, "dev", interface)
+        for end in (interface, peer):
+            self.ip(machine, "link", "set", end, "up")
 
     def ip(self, machine: Machine, *words: str) -> None:
         _run(["ip", "-n", machine.namespace, *words])
@@ -196,9 +199,9 @@ class LanBed:
         self.start_in(machine, ["unshare", "--mount", "sh", "-c", script, str(configuration)], name="avahi")
         until(lambda: "Server startup complete" in (machine.folder / "avahi.log").read_text(), "avahi to start")
 
-    def browse(self, machine: Machine, kind: str = "_pocketllm._tcp") -> list[Resolved]:
-        """What avahi resolves for a service type at this moment."""
-        answer = self.run_in(machine, ["avahi-browse", "-rpt", kind])
+    def browse(self, machine: Machine, kind: str | None = "_pocketllm._tcp") -> list[Resolved]:
+        """What avahi resolves for a service type (None: for all types) at this moment. Takes about a second."""
+        answer = self.run_in(machine, ["avahi-browse", "-rpt", "-a" if kind is None else kind])
         lines = [line.split(";", 9) for line in answer.stdout.splitlines() if line.startswith("=")]
         return [
             Resolved(interface, unescape(name), kind_seen, host, address, int(port), text)
