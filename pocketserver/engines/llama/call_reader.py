@@ -60,10 +60,12 @@ class CallReader:
             raise NotACall
 
     def _another(self) -> Reading[bool]:
-        if not self._block_close:
+        """Whether the block goes on. Calls without a block begin anew, and are found as the first was."""
+        if not (self._syntax.block_open or self._block_close):
             return False
-        options = [self._next_call, self._block_close] if self._next_call else [self._block_close]
-        return (yield from self._incoming.choose(options)) == 0 and len(options) > 1
+        options = [pieces for pieces in (self._next_call, self._block_close) if pieces]
+        found = yield from self._incoming.choose(options)
+        return found == 0 and options[0] is self._next_call
 
     def _call(self) -> Reading[None]:
         match self._syntax.form:

@@ -80,12 +80,19 @@ class ChatTemplate:
     @cached_property
     def traits(self) -> Traits:
         """What this template keeps of a conversation, probed once."""
-        return probe(lambda turns, tools, arguments: self.render_turns(turns, tools=tools, arguments=arguments))
+        return probe(self.render_probe)
 
     @property
     def supports_tools(self) -> bool:
         """True when calls in a conversation reach the prompt, so that their syntax is known."""
         return self.traits.supports_tools
+
+    def render_probe(
+        self, turns: Sequence[Turn], tools: Sequence[JsonValue], arguments: Mapping[str, JsonValue]
+    ) -> str:
+        """`render_turns` as the probes call it: `add_generation_prompt` is one of the arguments."""
+        prompted = arguments.get("add_generation_prompt", True) is True
+        return self.render_turns(turns, tools=tools, arguments=arguments, generation_prompt=prompted)
 
     def render_turns(
         self,

@@ -10,8 +10,13 @@ from pocketserver.engines.llama.sandbox import TemplateFault
 
 Turn = dict[str, JsonValue]
 Render = Callable[[Sequence[Turn], Sequence[JsonValue], Mapping[str, JsonValue]], str]
-"""Renders exactly these turns with these tools and arguments; raises TemplateFault."""
+"""Renders exactly these turns with these tools and arguments; raises TemplateFault.
 
+The generation prompt is written unless `add_generation_prompt` among the arguments is false.
+"""
+
+NO_PROMPT: Mapping[str, JsonValue] = {"add_generation_prompt": False}
+"""The argument that leaves the generation prompt out."""
 REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
 
 
