@@ -36,6 +36,7 @@ def assemble(effective: Effective, engine: Engine, log: ServerLog, model: Instal
         metrics=metrics,
         log=log,
         installed=lambda: installed_models(settings, engine, model),
+        model_id=engine.status.model if model is None else model.id,
     )
     metrics.watch(Sources(status=lambda: engine.status, models=server.installed, lane=server.door))
     return server

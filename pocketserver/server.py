@@ -53,6 +53,8 @@ class Server:
     """Installed models, the loaded one marked; reads the disk, so it is asked in a thread."""
     on_exchange: Callable[[Exchange], None] | None = None
     """Told of every finished request, beside the log and the metrics."""
+    model_id: str | None = None
+    """The model that is served, loaded or not yet."""
     port: int = 0
     advertised_host: str = "127.0.0.1"
     other_hosts: tuple[str, ...] = ()
@@ -92,7 +94,8 @@ class Server:
             "local_url": self.local_url,
             "profile": self.effective.profile.name,
             "engine": self.engine.name,
-            "model": status.model,
+            "model": status.model or self.model_id,
+            "asks_for_key": self.keys is not None,
             "state": lane_state(self.view()),
             "context_size": status.context_size,
             "waiting": self.door.waiting,

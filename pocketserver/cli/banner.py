@@ -40,7 +40,7 @@ def show(server: Server) -> None:
     if server.base_url != server.local_url:
         say(f"  Here       {server.local_url}")
     say(f"  API key    {_key_line(server)}")
-    say(f"  Model      {server.engine.status.model or 'none'}")
+    say(f"  Model      {server.model_id or 'none'}")
     say("  Stop       Ctrl-C ends the server, Ctrl-\\ cancels the running answer")
     say()
     style = qr.style_for(None, is_terminal=terminal, no_color="NO_COLOR" in os.environ)

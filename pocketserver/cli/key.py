@@ -12,7 +12,12 @@ import typer
 from pocketserver.gate import key_file
 from pocketserver.gate.keys import MAIN, SCOPES, KeyInfo, KeyStore
 
-app = typer.Typer(help="API keys: show the main one, make named ones, list and revoke them.", no_args_is_help=True)
+app = typer.Typer(
+    help="API keys: show the main one, make named ones, list and revoke them.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
 
 Home = Annotated[Path | None, typer.Option(help="The folder for keys, models and caches.", envvar="POCKETSERVER_HOME")]
 

@@ -1,38 +1,76 @@
 """`pocketserver`: the commands, and how an explained failure ends."""
 
+import importlib
 import sys
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from pocketserver import __version__
-from pocketserver.cli import serve, servers
 from pocketserver.errors import StartupError, UsageError
+
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "serve": ("serve:serve", "Serve a model on the local network until Ctrl-C."),
+    "sim": ("sim:app", "The simulator: the same server on a scripted engine."),
+    "status": ("servers:status", "Show what a running server is doing."),
+    "stop": ("servers:stop", "Cancel the generation that a running server is working on."),
+    "models": ("models:app", "Models on this machine: list, fetch and remove them."),
+    "key": ("key:app", "API keys: show the main one, make named ones, list and revoke them."),
+    "qr": ("qr:qr", "Show a running server's address as a QR code."),
+    "discover": ("discover:discover", "List the servers that announce themselves on this network."),
+    "settings": ("servers:settings", "Show every setting with its value and where it comes from."),
+}
+"""Name, where the command lies, its line in `--help`. A command's module is imported when it is called."""
+
+
+class Commands(TyperGroup):
+    """Finds commands in the table, so that `--help` imports none of them."""
+
+    def list_commands(self, _ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, _ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute = COMMANDS[cmd_name][0].split(":")
+        found = getattr(importlib.import_module(f"pocketserver.cli.{module}"), attribute)
+        if not isinstance(found, typer.Typer):
+            single = typer.Typer(rich_markup_mode=None, add_completion=False)
+            single.command(cmd_name)(found)
+            found = single
+        return typer.main.get_command(found)
+
+    def format_commands(self, _ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
 
 app = typer.Typer(
     name="pocketserver",
+    cls=Commands,
     help="A small model server for phones and laptops on one Wi-Fi, and a device simulator for client developers.",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-sim = typer.Typer(help="The simulator: the same server on a scripted engine.", no_args_is_help=True)
 
-app.command("serve")(serve.serve)
-sim.command("serve")(serve.serve)
-app.add_typer(sim, name="sim")
-app.command("stop")(servers.stop)
-app.command("status")(servers.status)
-app.command("settings")(servers.settings)
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
 
 
 @app.callback()
 def _options(
-    version: bool = typer.Option(False, "--version", help="Print the version and end.", is_eager=True),
+    _version: Annotated[
+        bool, typer.Option("--version", help="Print the version and end.", is_eager=True, callback=_print_version)
+    ] = False,
 ) -> None:
-    if version:
-        typer.echo(__version__)
-        raise typer.Exit
+    """Options that come before a command."""
 
 
 def main() -> None:

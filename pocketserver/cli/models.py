@@ -19,7 +19,12 @@ from pocketserver.models.progress import Progress, Stage
 from pocketserver.models.pull import pull as pull_model
 from pocketserver.models.store import InstalledModel, ModelStore
 
-app = typer.Typer(help="Models on this machine: list, fetch and remove them.", no_args_is_help=True)
+app = typer.Typer(
+    help="Models on this machine: list, fetch and remove them.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
 
 Home = Annotated[str | None, typer.Option(help="The folder for keys, models and caches.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

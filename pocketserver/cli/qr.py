@@ -2,52 +2,43 @@
 
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pocketserver.cli.servers import Pid, Port, _ask, _chosen
+from pocketserver import settings
+from pocketserver.cli.servers import Pid, Port, ask, chosen_server
 from pocketserver.errors import StartupError
+from pocketserver.gate.keys import KeyStore
 from pocketserver.lan import qr as codes
 
 _WARNING = "Anyone who sees this code can use the server."
 
-MainKey = Callable[[], str | None]
-"""Reads the main key of this home folder; None when there is none (a server without keys)."""
 
-
-def command(main_key: MainKey) -> Callable[..., None]:
-    """The typer command; keys come in as an argument, so that drawing codes knows nothing of where they lie."""
-
-    def qr(
-        *,
-        png: Annotated[Path | None, typer.Option(help="Write a PNG picture to this file.")] = None,
-        svg: Annotated[Path | None, typer.Option(help="Write an SVG picture to this file.")] = None,
-        pair: Annotated[bool, typer.Option("--pair", help="Put the key into the code.")] = False,
-        style: Annotated[codes.TerminalStyle | None, typer.Option(help="How it is drawn in the terminal.")] = None,
-        pid: Pid = None,
-        port: Port = None,
-    ) -> None:
-        """Show a running server's address as a QR code; --pair puts the key into it."""
-        base = str(_ask(_chosen(pid, port), "GET", "/status")["base_url"])
-        show(payload(base, main_key if pair else None), png=png, svg=svg, style=style)
-        if pair:
-            typer.echo(_WARNING, err=True)
-
-    return qr
-
-
-def payload(base_url: str, main_key: MainKey | None) -> str:
-    """What the code says: the server's root address, or the pairing address. Raises StartupError without a key."""
-    root = base_url.removesuffix("/v1") + "/"
-    if main_key is None:
-        return root
-    key = main_key()
-    if key is None:
+def qr(
+    *,
+    png: Annotated[Path | None, typer.Option(help="Write a PNG picture to this file.")] = None,
+    svg: Annotated[Path | None, typer.Option(help="Write an SVG picture to this file.")] = None,
+    pair: Annotated[bool, typer.Option("--pair", help="Put the key into the code.")] = False,
+    style: Annotated[codes.TerminalStyle | None, typer.Option(help="How it is drawn in the terminal.")] = None,
+    pid: Pid = None,
+    port: Port = None,
+) -> None:
+    """Show a running server's address as a QR code; --pair puts the key into it."""
+    status = ask(chosen_server(pid, port), "GET", "/status")
+    base = str(status["base_url"])
+    if pair and not status["asks_for_key"]:
         raise StartupError("This server has no key to pair with. Leave --pair out, or start it with --auth on.")
-    return codes.pairing_url(base_url, key)
+    show(codes.pairing_url(base, _main_key()) if pair else base, png=png, svg=svg, style=style)
+    if pair:
+        typer.echo(_WARNING, err=True)
+
+
+def _main_key() -> str:
+    """This run's key from the environment, else the one in the home folder."""
+    current = settings.load(flags={}).settings
+    return current.api_key or KeyStore(current.home_folder).main_key()
 
 
 def show(text: str, *, png: Path | None, svg: Path | None, style: codes.TerminalStyle | None) -> None:

@@ -23,18 +23,18 @@ def stop(
     server: Annotated[bool, typer.Option("--server", help="End the whole server, not only its generation.")] = False,
 ) -> None:
     """Cancel the generation that a running server is working on; its client gets an error at once."""
-    chosen = _chosen(pid, port)
+    chosen = chosen_server(pid, port)
     if server:
-        _ask(chosen, "POST", "/shutdown")
+        ask(chosen, "POST", "/shutdown")
         typer.echo(f"The server {chosen.pid} is shutting down.")
         return
-    stopped = _ask(chosen, "POST", "/stop")["stopped"]
+    stopped = ask(chosen, "POST", "/stop")["stopped"]
     typer.echo("The running generation was cancelled." if stopped else "Nothing was being generated.")
 
 
 def status(pid: Pid = None, port: Port = None, as_json: Json = False) -> None:
     """Show what a running server is doing."""
-    shown = _ask(_chosen(pid, port), "GET", "/status")
+    shown = ask(chosen_server(pid, port), "GET", "/status")
     if as_json:
         typer.echo(json.dumps(shown))
         return
@@ -56,12 +56,12 @@ def settings(
         typer.echo(f"{key:24} {value:32} {origin}")
 
 
-def _chosen(pid: int | None, port: int | None) -> run_file.RunningServer:
+def chosen_server(pid: int | None, port: int | None) -> run_file.RunningServer:
     home = settings_module.load(flags={}).settings.home_folder
     return run_file.choose(home / "run", pid=pid, port=port)
 
 
-def _ask(server: run_file.RunningServer, method: str, path: str) -> dict[str, Any]:
+def ask(server: run_file.RunningServer, method: str, path: str) -> dict[str, Any]:
     request = urllib.request.Request(  # noqa: S310 - our own loopback listener
         server.control_url + path, method=method, headers={"Authorization": f"Bearer {server.control_token}"}
     )

@@ -46,8 +46,8 @@ async def _serve(effective: Effective) -> None:
         server.advertised_host = choice.primary.address
         server.other_hosts = tuple(candidate.address for candidate in choice.others)
         async with AsyncExitStack() as stack:
+            stack.enter_context(_signals(server))  # first, so that it is last to go: a second signal ends the shutdown
             await stack.enter_async_context(serving(server))
-            stack.enter_context(_signals(server))
             await server.engine.start()
             await stack.enter_async_context(_announced(server))
             banner.show(server)
@@ -163,7 +163,7 @@ def _write_ready_line(server: Server) -> None:
         "pid": os.getpid(),
         "profile": server.effective.profile.name,
         "engine": server.engine.name,
-        "model": server.engine.status.model,
+        "model": server.model_id,
     }
     if server.engine.name == "sim":
         line |= {"control_url": server.control_url, "control_token": server.control_token}
