@@ -42,6 +42,13 @@ def tool_entries(tools: Sequence[Tool]) -> list[JsonValue]:
     ]
 
 
+def with_tool_list(messages: Sequence[Message], tools: Sequence[Tool]) -> Sequence[Message]:
+    """Tell of the tools in a system message, for templates that write calls but no list of tools."""
+    entries = "\n".join(json.dumps(entry, ensure_ascii=False) for entry in tool_entries(tools))
+    text = f"You can call these functions:\n{entries}"
+    return (Message(role=Role.SYSTEM, content=text), *messages)
+
+
 def object_schema(parameters: Mapping[str, JsonValue] | None) -> dict[str, JsonValue]:
     """A tool's parameters as a JSON Schema object; absent, empty and `[]` forms become the empty one."""
     schema = dict(parameters or {})

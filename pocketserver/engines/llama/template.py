@@ -7,7 +7,9 @@ from functools import cached_property
 
 from pocketserver.chat import JsonValue, Message, Tool
 from pocketserver.engines.llama import normalise
+from pocketserver.engines.llama.reasoning import derive_marks, is_opened
 from pocketserver.engines.llama.sandbox import RENDER_SECONDS, Sandbox, TemplateFault
+from pocketserver.engines.llama.tool_syntax import ReasoningMarks
 from pocketserver.engines.llama.traits import Traits, Turn, probe
 from pocketserver.errors import Code, Refusal
 
@@ -70,12 +72,26 @@ class ChatTemplate:
                 param="tools",
             )
         spoken, prefill = normalise.split_prefill(messages)
+        if tools and not self.traits.declares_tools:
+            spoken = normalise.with_tool_list(spoken, tools)
         conversation = normalise.turns(spoken, self.traits)
         try:
             prompt = self.render_turns(conversation, tools=normalise.tool_entries(tools), arguments=arguments or {})
         except TemplateFault as fault:
             raise _unsupported(str(fault)) from fault
-        return prompt + prefill
+        return prompt + self._continued(prompt, prefill)
+
+    @cached_property
+    def reasoning_marks(self) -> ReasoningMarks | None:
+        """What this template puts around thinking, if it shows any."""
+        return derive_marks(self.render_probe, self.traits, self.source)
+
+    def _continued(self, prompt: str, prefill: str) -> str:
+        """The beginning of an answer; thinking that the prompt opened is over when it comes."""
+        marks = self.reasoning_marks if prefill else None
+        if marks is None or not is_opened(prompt, marks):
+            return prefill
+        return f"\n{marks.close}\n\n{prefill}"
 
     @cached_property
     def traits(self) -> Traits:

@@ -62,13 +62,23 @@ class Writing:
     @cached_property
     def turn_end(self) -> str:
         """What stands after a plain answer whoever speaks next."""
-        last = self._after_plain([])
-        followed = self._after_plain([probing.user("zqlast")])
-        return common_prefix(self.atoms, last, followed)
+        return common_prefix(self.atoms, self._after_plain([]), self._after_plain([probing.user("zqlast")]))
+
+    def around_plain(self) -> tuple[str, str]:
+        """What the model writes before and after the text of a plain answer, the end of the turn included."""
+        prompt = self._render([probing.user(), probing.assistant("zqplain")], (), NO_PROMPT)
+        asking = self._render([probing.user()], (), {})
+        begin = len(common_prefix(self.atoms, prompt, asking))
+        before, _, after = prompt[begin:].partition("zqplain")
+        return before, after
+
+    def generation_prompt(self) -> str:
+        """What the template adds to let the assistant speak."""
+        asking = self._render([probing.user()], (), {})
+        return asking[len(common_prefix(self.atoms, asking, self._render([probing.user()], (), NO_PROMPT))) :]
 
     def _after_plain(self, rest: Sequence[Turn]) -> str:
-        turns = [probing.system(), probing.user(), probing.assistant("zqplain"), *rest]
-        prompt = self._render(turns, TOOLS, NO_PROMPT)
+        prompt = self._render([probing.user(), probing.assistant("zqplain"), *rest], (), NO_PROMPT)
         return prompt[prompt.rfind("zqplain") + len("zqplain") :]
 
     def _framed(self, turns: Sequence[Turn]) -> str:
