@@ -9,18 +9,7 @@ from pocketserver.cli import qr
 from pocketserver.errors import StartupError
 from pocketserver.lan.qr import TerminalStyle, png, svg, terminal_text
 
-BASE = "http://192.168.1.23:8080/v1"
 ROOT = "http://192.168.1.23:8080/"
-
-
-def test_the_code_says_the_address_and_the_key_only_when_asked() -> None:
-    assert qr.payload(BASE, None) == ROOT
-    assert qr.payload(BASE, lambda: "sk-abc") == f"{ROOT}#key=sk-abc"
-
-
-def test_pairing_with_a_server_without_keys_is_explained() -> None:
-    with pytest.raises(StartupError, match="no key to pair with"):
-        qr.payload(BASE, lambda: None)
 
 
 def test_off_a_terminal_only_the_address_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -200,8 +200,8 @@ class LanBed:
         until(lambda: "Server startup complete" in (machine.folder / "avahi.log").read_text(), "avahi to start")
 
     def browse(self, machine: Machine, kind: str | None = "_pocketllm._tcp") -> list[Resolved]:
-        """What avahi resolves for a service type (None: for all types) at this moment. Takes about a second."""
-        answer = self.run_in(machine, ["avahi-browse", "-rpt", "-a" if kind is None else kind])
+        """What avahi knows of a service type at this moment; None: what it finds out about all types."""
+        answer = self.run_in(machine, ["avahi-browse", *(["-arpt"] if kind is None else ["-rpc", kind])])
         lines = [line.split(";", 9) for line in answer.stdout.splitlines() if line.startswith("=")]
         return [
             Resolved(interface, unescape(name), kind_seen, host, address, int(port), text)
