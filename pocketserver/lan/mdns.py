@@ -13,6 +13,7 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Self
 
+from pocketserver.errors import StartupError
 from pocketserver.lan.address import Candidate
 from pocketserver.lan.identity import Identity
 from pocketserver.lan.names import Description, instance_label, text_record
@@ -157,7 +158,7 @@ class Advertiser:
                 await session.retell(text)
                 next_text = _now() + self._text_interval_seconds
             if _now() >= next_look:
-                if await self._links() != session.links:
+                if set(await self._links()) != set(session.links):
                     return
                 next_look = _now() + self._poll_seconds
 
@@ -170,13 +171,17 @@ class Advertiser:
     async def _settled_links(self) -> tuple[Link, ...]:
         """The links, once two looks in a row agree: Wi-Fi that flaps is not followed at every turn."""
         links, before = await self._links(), None
-        while links != before:
+        while before is None or set(links) != set(before):
             await asyncio.sleep(self._settle_seconds)
             links, before = await self._links(), links
         return links
 
     async def _links(self) -> tuple[Link, ...]:
-        return links_of(await asyncio.to_thread(self._look))
+        """The links now; none when what `--advertise` names, or the whole network, is not there at the moment."""
+        try:
+            return links_of(await asyncio.to_thread(self._look))
+        except (StartupError, OSError):
+            return ()
 
     async def _sleep(self, seconds: float) -> None:
         """Wait for something to do, at most this long."""

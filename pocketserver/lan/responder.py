@@ -28,7 +28,7 @@ _INSTANCE = re.compile(r"(?P<label>.+)\.(?P<type>_[^.]+\._(?:tcp|udp)\.local\.)"
 _TYPE_FOLLOWS = rb"(?=[\xc0-\xff]|[\x02-\x10]_)"  # a pointer to a type written before, or a type's own label
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class Link:
     """A network this machine is on, and its one address there that is announced."""
 
@@ -37,13 +37,13 @@ class Link:
 
 
 def links_of(candidates: Iterable[Candidate]) -> tuple[Link, ...]:
-    """One link a network, in a stable order. IPv6 addresses are not announced."""
+    """One link a network, the best first. IPv6 addresses are not announced."""
     found: dict[IPv4Network, Link] = {}
     for candidate in candidates:
         address, network = candidate.ip, candidate.network
         if isinstance(address, IPv4Address) and isinstance(network, IPv4Network):
             found.setdefault(network, Link(address, network))
-    return tuple(sorted(found.values()))
+    return tuple(found.values())
 
 
 class Responder(Zeroconf):

@@ -22,6 +22,7 @@ def main() -> None:
     parser.add_argument("--name", default="pocketserver")
     parser.add_argument("--port", type=int, default=8080)
     parser.add_argument("--host", default="0.0.0.0")
+    parser.add_argument("--advertise")
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--poll-seconds", type=float, default=0.5)
     asyncio.run(serve(parser.parse_args()))
@@ -39,7 +40,7 @@ async def serve(options: argparse.Namespace) -> None:
         port=options.port,
         identity=identity.load(options.home, options.port),
         description=description,
-        look=lambda: address.choose(None, options.host).announced,
+        look=lambda: address.choose(options.advertise, options.host).announced,
         report=tell,
         poll_seconds=options.poll_seconds,
         settle_seconds=0.2,

@@ -18,6 +18,7 @@ from pocketserver.lan.address import (
     rank,
     score,
 )
+from pocketserver.lan.responder import links_of
 
 MULTICAST = frozenset({"up", "broadcast", "running", "multicast"})
 POINT_TO_POINT = frozenset({"up", "pointopoint", "running", "noarp", "multicast"})
@@ -110,6 +111,14 @@ def test_each_link_is_announced_and_no_decoy() -> None:
 
     assert [candidate.address for candidate in choice.announced] == ["192.168.50.20", "10.1.2.3"]
     assert {candidate.address for candidate in choice.others} >= {"172.17.0.1", "10.8.0.2", "127.0.0.1"}
+
+
+def test_links_come_with_the_shown_address_first_and_once_a_network() -> None:
+    second = Interface(name="wlan1", address="192.168.50.21", prefix_length=24, flags=MULTICAST)
+
+    links = links_of(choose(None, "0.0.0.0", rank([CABLE, second, WIFI, ULA])).announced)
+
+    assert [str(link.address) for link in links] == ["192.168.50.20", "10.1.2.3"]
 
 
 def test_self_assigned_addresses_are_announced_when_there_is_nothing_better() -> None:

@@ -157,9 +157,10 @@ def test_a_killed_server_is_marked_and_its_restart_replaces_it(lan_bed: LanBed, 
     stop(follower)
 
 
-def test_a_new_address_replaces_the_old_one(lan_bed: LanBed, client: Machine) -> None:
+@pytest.mark.parametrize("words", [(), ("--advertise", "wlan0")], ids=["any interface", "one interface"])
+def test_a_new_address_replaces_the_old_one(lan_bed: LanBed, client: Machine, words: tuple[str, ...]) -> None:
     machine = lan_bed.machine("10.77.0.1/24")
-    announcer = Announcer(lan_bed, machine)
+    announcer = Announcer(lan_bed, machine, *words)
     wait_for(lan_bed, client, "pocketserver")
 
     lan_bed.ip(machine, "address", "flush", "dev", "wlan0")
