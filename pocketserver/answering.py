@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -51,6 +50,7 @@ class Answering:
     max_body_bytes: int
     record: Callable[[Exchange], None]
     log: logging.Logger
+    new_id: Callable[[], str]
 
     @property
     def middleware(self) -> Middleware:
@@ -66,7 +66,7 @@ class Answering:
 
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         arrived = time.monotonic()
-        request[REQUEST_ID] = secrets.token_hex(12)
+        request[REQUEST_ID] = self.new_id()
         request[ANSWER] = Answer(arrived=arrived)
         status = CLIENT_GONE
         error: Code | None = Code.REQUEST_CANCELLED

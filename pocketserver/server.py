@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import itertools
 import os
+import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -62,6 +64,7 @@ class Server:
     """The `.local` name under which mDNS announces this server, once it does."""
     control_url: str = ""
     control_token: str = ""
+    new_id: Callable[[], str] = field(default_factory=lambda: request_ids(secrets.token_hex(6)))
     started: float = field(default_factory=time.monotonic)
     shut_down: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the server is to end: by a signal, a command, or a parent that closed its pipe."""
@@ -114,6 +117,12 @@ class Server:
         )
 
 
+def request_ids(prefix: str) -> Callable[[], str]:
+    """A source of ids that do not repeat: counting is cheaper than random bytes for each request."""
+    numbers = itertools.count(1)
+    return lambda: f"{prefix}{next(numbers):08x}"
+
+
 @asynccontextmanager
 async def serving(server: Server) -> AsyncIterator[Server]:
     """Listen, open the control listener, write the run file; undo all of it in reverse on leaving.
@@ -153,6 +162,7 @@ def application(server: Server) -> web.Application:
         max_body_bytes=settings.max_body_bytes,
         record=lambda exchange: record(server, exchange),
         log=server.log.logger,
+        new_id=server.new_id,
     )
     gate = entrance(server)
     app = web.Application(middlewares=[answering.middleware, gate.middleware], client_max_size=settings.max_body_bytes)

@@ -136,7 +136,8 @@ def _description(server: Server) -> Description:
 
 
 def _report(server: Server, status: mdns.Status) -> None:
-    server.network_name = status.host_name.rstrip(".") if status.state is mdns.State.ADVERTISED else None
+    if status.state is mdns.State.ADVERTISED:  # it stays ours while the announcement is renewed
+        server.network_name = status.host_name.rstrip(".")
     if status.addresses and status.addresses[0] != server.advertised_host and not server.effective.settings.advertise:
         server.advertised_host = status.addresses[0]
         banner.say(f"  Base URL   {server.base_url} (the address changed)")

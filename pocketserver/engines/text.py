@@ -41,6 +41,8 @@ class TextAssembler:
         return text + rest
 
     def _take(self, text: str) -> str:
+        if not self._stop:
+            return text
         if self.stopped:
             return ""
         self._held += text
