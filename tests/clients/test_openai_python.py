@@ -20,7 +20,10 @@ from tests.waiting import until
 HI: Any = [{"role": "user", "content": "Say hello."}]
 PERSON = {
     "type": "object",
-    "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "minimum": 0, "maximum": 120}},
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+    },
     "required": ["name", "age"],
     "additionalProperties": False,
 }
@@ -88,7 +91,10 @@ async def test_the_stream_helper_collects_one_role_and_the_whole_text(client: As
 async def test_json_follows_the_schema(client: AsyncOpenAI) -> None:
     form: Any = {"type": "json_schema", "json_schema": {"name": "person", "strict": True, "schema": PERSON}}
     answer = await client.chat.completions.create(
-        model="default", messages=[{"role": "user", "content": "Invent a person."}], response_format=form, max_tokens=120
+        model="default",
+        messages=[{"role": "user", "content": "Invent a person."}],
+        response_format=form,
+        max_tokens=120,
     )
 
     assert answer.choices[0].finish_reason == "stop"
