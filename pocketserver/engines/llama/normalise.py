@@ -232,7 +232,7 @@ def _system_into_user(conversation: list[Turn]) -> list[Turn]:
 def _answer_after_results(conversation: list[Turn]) -> list[Turn]:
     made: list[Turn] = []
     for turn in conversation:
-        if made and made[-1]["role"] == "tool" and turn["role"] == "user":
+        if made and turn["role"] == "user" and (made[-1]["role"] == "tool" or "tool_calls" in made[-1]):
             made.append({"role": "assistant", "content": "Done."})
         made.append(turn)
     return made

@@ -108,6 +108,10 @@ class ReplyReader:
             self._advance()
         return self._out.take()
 
+    def goes_on_after(self, token_id: int) -> bool:
+        """True for a token that ends a turn by the vocabulary, but here only the thinking: the answer follows."""
+        return self.in_reasoning and self._markers.encode(token_id, "") == self._format.reasoning.close
+
     def finish(self, reason: FinishReason) -> tuple[list[Event], FinishReason]:
         """The rest, and the reason to report: `tool_calls` when whole calls were made and nothing cut them off."""
         self._incoming.ended = True

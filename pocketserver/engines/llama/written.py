@@ -11,9 +11,7 @@ from pocketserver.engines.llama.atoms import Atoms, Gap, common_prefix
 from pocketserver.engines.llama.sandbox import TemplateFault
 from pocketserver.engines.llama.traits import NO_PROMPT, TOOLS, CallIds, Render, Traits, Turn
 
-
-_OURS = re.compile(r"zq[a-z]+|abcdefgh\d")
-"""What the probes put into a call: its words and its id."""
+_WORD = re.compile(r"[A-Za-z_]{4,}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +58,8 @@ class Writing:
         except TemplateFault:
             return text
         shared = common_prefix(self.atoms, prompt, alone)[begin:]
-        is_whole = _OURS.findall(text) == _OURS.findall(shared)
-        return shared if is_whole and len(shared) < len(text) else text
+        words = [word for word in _words(calling) if word in text]
+        return shared if len(shared) < len(text) and all(word in shared for word in words) else text
 
     @cached_property
     def turn_end(self) -> str:
@@ -94,3 +92,9 @@ class Writing:
         if not ends:
             raise TemplateFault("the results of calls do not reach the prompt")
         return text[: min(ends)]
+
+
+def _words(calling: Turn) -> list[str]:
+    """The words of our own that a turn with calls brings along."""
+    calls = calling["tool_calls"]
+    return [word for call in calls for word in (call["id"], call["function"]["name"], *_WORD.findall(str(call)))]
