@@ -9,6 +9,10 @@ EVERYWHERE = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - serving the local 
 _BACKLOG = 128
 
 
+class PortTaken(StartupError):  # noqa: N818 - it says what is
+    """Another program listens there."""
+
+
 def listen(host: str, port: int) -> list[socket.socket]:
     """Bind. `0.0.0.0` and `::` mean every IPv4 and, where the system has it, every IPv6 address, on one port.
 
@@ -20,11 +24,12 @@ def listen(host: str, port: int) -> list[socket.socket]:
     sockets = [first]
     try:
         sockets.append(_bind(socket.AF_INET6, "::", first.getsockname()[1]))
-    except StartupError:
-        if socket.has_ipv6 and port == 0:
-            first.close()
+    except PortTaken:
+        first.close()
+        if port == 0:
             return listen(host, port)  # the free IPv4 port was taken on IPv6: take another one
-    except OSError:
+        raise
+    except (StartupError, OSError):
         pass  # a system without IPv6
     return sockets
 
@@ -52,7 +57,7 @@ def _bind(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
             message = (
                 f"Port {port} is taken by another program. Choose another with --port, or any free one with --port 0."
             )
-            raise StartupError(message) from error
+            raise PortTaken(message) from error
         if error.errno in (errno.EADDRNOTAVAIL, errno.EACCES) or isinstance(error, socket.gaierror):
             raise StartupError(f"Cannot listen on {host}:{port}: {error.strerror}. Check --host and --port.") from error
         raise

@@ -183,7 +183,9 @@ def test_a_second_signal_ends_at_once(home: Path) -> None:
 def test_ctrl_backslash_cancels_the_generation_and_the_server_goes_on(home: Path) -> None:
     server = Started(home, "--speed", "1", environment={"POCKETSERVER_TOKENS_PER_SECOND": "0.01"})
     try:
-        with server.ask("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "stream": True}) as asked:
+        with server.ask(
+            "/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "stream": True}
+        ) as asked:
             asked.readline()
             server.process.send_signal(signal.SIGQUIT)
             assert b"request_cancelled" in asked.read()

@@ -66,7 +66,11 @@ def refusal(**fields: Any) -> Refusal:
         ("logit_bias", {"x": 1}, "logit_bias"),
         ("response_format", {"type": "xml"}, "response_format.type"),
         ("response_format", {"type": "json_schema"}, "response_format.json_schema"),
-        ("response_format", {"type": "json_schema", "json_schema": {"name": "x"}}, "response_format.json_schema.schema"),
+        (
+            "response_format",
+            {"type": "json_schema", "json_schema": {"name": "x"}},
+            "response_format.json_schema.schema",
+        ),
         (
             "response_format",
             {"type": "json_schema", "json_schema": {"name": "x", "schema": True}},
@@ -130,14 +134,18 @@ def test_a_body_in_another_encoding_is_told_where_it_breaks() -> None:
 
 
 def test_a_paired_surrogate_is_one_character() -> None:
-    assert read(b'{"messages":[{"role":"user","content":"\\ud83d\\ude00"}]}').request.messages[0].content == "\U0001f600"
+    assert (
+        read(b'{"messages":[{"role":"user","content":"\\ud83d\\ude00"}]}').request.messages[0].content == "\U0001f600"
+    )
 
 
 def test_of_two_equal_keys_the_last_one_counts() -> None:
     assert not read(b'{"stream":true,"stream":false,"messages":[{"role":"user","content":"hi"}]}').stream
 
 
-@pytest.mark.parametrize("field", ["max_tokens", "temperature", "top_p", "n", "stream", "stop", "tools", "stream_options"])
+@pytest.mark.parametrize(
+    "field", ["max_tokens", "temperature", "top_p", "n", "stream", "stop", "tools", "stream_options"]
+)
 def test_null_means_absent(field: str) -> None:
     assert ask(**{field: None}).request == ask().request
 
@@ -171,7 +179,9 @@ def test_known_roles_are_read(role: str, read_as: Role) -> None:
     assert ask(messages=[{"role": role, "content": "x"}]).request.messages[0].role is read_as
 
 
-@pytest.mark.parametrize("message", [{"role": "User", "content": "hi"}, {"role": "robot"}, {"content": "hi"}, {"role": ""}])
+@pytest.mark.parametrize(
+    "message", [{"role": "User", "content": "hi"}, {"role": "robot"}, {"content": "hi"}, {"role": ""}]
+)
 def test_unknown_roles_are_refused_with_the_list(message: dict[str, str]) -> None:
     refused = refusal(messages=[*HI, message])
 
