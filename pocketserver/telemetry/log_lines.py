@@ -14,9 +14,10 @@ _MOST_PATH_CHARACTERS = 200
 _MOST_MESSAGE_CHARACTERS = 8000
 _KEY = r"(?<![A-Za-z0-9])sk-[A-Za-z0-9_-]{4,}"
 _CREDENTIAL = r"(?i:(?:\bbearer|\bbasic)\s+)[^\s\"',;}]{4,}"
-_ASSIGNED = r"(?i:\b(?:x-api-key|api[_-]?key|access_token|password)[\"']?\s*[=:]\s*[\"']?)[^\s\"'&,;}]+"
+_QUOTE = r"(?:\\*[\"'])?"
+_ASSIGNED = rf"(?i:\b(?:x-api-key|api[_-]?key|access_token|password){_QUOTE}\s*[=:]\s*{_QUOTE})[^\s\"'&,;}}]+"
 _IN_URL = r"(?i:[?#&](?:key|owner|token)=)[^\s\"'&]+"
-_HEADER = r"(?i:\bauthorization[\"']?\s*[=:,]\s*[\"']?)[^\r\n\"'}]+"
+_HEADER = rf"(?i:\bauthorization{_QUOTE}\s*[=:,]\s*{_QUOTE})[^\r\n\"'}}]+"
 
 
 class RequestLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -54,8 +55,15 @@ Line: TypeAlias = RequestLine | MessageLine
 Format: TypeAlias = Callable[[Line], str]
 
 
+_FOREIGN_FIELDS: Mapping[type[Line], tuple[str, ...]] = {
+    RequestLine: ("method", "path", "model", "key_name"),
+    MessageLine: ("message", "exception"),
+}
+"""Fields whose text may come from elsewhere; the others hold our own words and numbers."""
+
+
 class Redaction:
-    """Takes keys out of a line: whatever looks like one, and the exact secrets it was told."""
+    """Takes keys out of texts: whatever looks like one, and the exact secrets it was told."""
 
     def __init__(self, secrets: Collection[str] = ()) -> None:
         self._secrets: frozenset[str] = frozenset()
@@ -65,10 +73,19 @@ class Redaction:
             self.add(secret)
 
     def add(self, secret: str) -> None:
-        """Never show this text again, however it is written in JSON."""
+        """Never show this text again, also as a part of JSON."""
         self._secrets |= {secret, msgspec.json.encode(secret).decode()[1:-1]} - {""}
         longest_first = sorted(self._secrets, key=len, reverse=True)
         self._exact = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+
+    def of(self, line: Line) -> Line:
+        """The line without secrets. Done before a line is put into its form, which changes quotes and letters."""
+        changes = {}
+        for field in _FOREIGN_FIELDS[type(line)]:
+            text = getattr(line, field)
+            if text is not None and (redacted := self(text)) != text:
+                changes[field] = redacted
+        return msgspec.structs.replace(line, **changes) if changes else line
 
     def __call__(self, text: str) -> str:
         if self._exact is not None:
@@ -102,7 +119,7 @@ def as_json(line: Line) -> str:
         case MessageLine():
             document |= {"level": line.level, "event": "message", **_fields(line)}
             document["message"] = line.message[:_MOST_MESSAGE_CHARACTERS]
-    return msgspec.json.encode({key: _json_safe(value) for key, value in document.items()}).decode()
+    return msgspec.json.encode({key: _json_safe(key, value) for key, value in document.items()}).decode()
 
 
 FORMATS: Mapping[str, Format] = {"text": as_text, "json": as_json}
@@ -130,8 +147,10 @@ def _fields(line: Line) -> dict[str, object]:
     }
 
 
-def _json_safe(value: object) -> object:
-    return "\n".join(map(escaped, value.split("\n"))) if isinstance(value, str) else value
+def _json_safe(key: str, value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    return "\n".join(map(escaped, value.split("\n"))) if key == "exception" else escaped(value)
 
 
 def _indented(traceback: str) -> str:

@@ -64,7 +64,7 @@ class ServerLog:
         self._writer.close()
 
     def _written(self, line: Line) -> str:
-        return self._redaction(self._format(line))
+        return self._format(self._redaction.of(line))
 
 
 @contextmanager
