@@ -1,0 +1,136 @@
+"""The context of one conversation: tokens go in, logits come out, and what is in it is always known."""
+
+import ctypes
+import time
+from collections.abc import Callable, Sequence
+
+import llama_cpp
+import numpy as np
+import numpy.typing as npt
+
+from pocketserver.engines.llama.frames import Load
+from pocketserver.engines.llama.model import Model, common_prefix
+from pocketserver.engines.llama.native import AbortFlag
+from pocketserver.errors import Code, Refusal
+
+Logits = npt.NDArray[np.float32]
+
+_ABORTED = 2
+
+
+class DecodeAbortedError(Exception):
+    """The decode was stopped from outside; the context holds what it held before the stopped batch."""
+
+
+class Decoder:
+    """One llama.cpp context with one sequence. `tokens` is exactly what its memory holds.
+
+    Not for two threads at once, except for `abort`.
+    """
+
+    def __init__(self, model: Model, load: Load, threads: int) -> None:
+        params = llama_cpp.llama_context_default_params()
+        params.n_ctx = load.context_size
+        params.n_batch = params.n_ubatch = load.micro_batch
+        params.n_threads = params.n_threads_batch = threads
+        params.no_perf = True
+        self.pointer = llama_cpp.llama_init_from_model(model.pointer, params)
+        if not self.pointer:
+            raise Refusal(
+                Code.CONTEXT_ALLOCATION_FAILED,
+                f"There is no memory for a context of {load.context_size} tokens."
+                " Start the server with a smaller --context, or choose a smaller model.",
+            )
+        self.context_size = load.context_size
+        self.micro_batch = load.micro_batch
+        self.tokens: list[int] = []
+        self.abort = AbortFlag()
+        self.abort.attach(self.pointer)
+        self._vocabulary_size = model.vocabulary.size
+        self._memory = llama_cpp.llama_get_memory(self.pointer)
+        self._batch = llama_cpp.llama_batch_init(load.micro_batch, 0, 1)
+
+    def reuse(self, prompt: Sequence[int]) -> int:
+        """Keep what the context has in common with this prompt, forget the rest; how many tokens were kept.
+
+        The last token of the prompt is always decoded again, for its logits. Models whose memory cannot be cut back
+        (recurrent, hybrid) start anew.
+        """
+        kept = min(common_prefix(self.tokens, list(prompt)), len(prompt) - 1)
+        return kept if self.truncate(kept) else 0
+
+    def truncate(self, length: int) -> bool:
+        """Forget everything behind `length` tokens. False: it was not possible, and the context is empty now."""
+        if length >= len(self.tokens):
+            return True
+        if llama_cpp.llama_memory_seq_rm(self._memory, 0, length, -1):
+            del self.tokens[length:]
+            return True
+        self.clear()
+        return False
+
+    def clear(self) -> None:
+        llama_cpp.llama_memory_clear(self._memory, True)
+        self.tokens.clear()
+
+    def prefill(self, tokens: Sequence[int], progress: Callable[[int], None]) -> None:
+        """Decode a prompt's new tokens in micro-batches; logits are there for the last token."""
+        for start in range(0, len(tokens), self.micro_batch):
+            self.decode(tokens[start : start + self.micro_batch])
+            progress(len(self.tokens))
+
+    def decode(self, tokens: Sequence[int], *, all_logits: bool = False) -> None:
+        """Append up to one micro-batch. Raises DecodeAbortedError, or Refusal when llama.cpp fails."""
+        if self.abort.is_set:
+            raise DecodeAbortedError
+        self._fill(tokens, all_logits)
+        result = llama_cpp.llama_decode(self.pointer, self._batch)
+        if result == 0:
+            self.tokens.extend(tokens)
+            return
+        self._forget_batch()
+        if result == _ABORTED or self.abort.is_set:
+            raise DecodeAbortedError
+        raise Refusal(Code.GENERATION_FAILED, f"The model failed to decode (llama.cpp: {result}). Send it again.")
+
+    def logits(self, row: int = -1) -> Logits:
+        """The logits behind a token of the last batch (-1: its last), as a view that the next decode overwrites."""
+        pointer = llama_cpp.llama_get_logits_ith(self.pointer, row)
+        return np.ctypeslib.as_array(pointer, (self._vocabulary_size,))
+
+    def _fill(self, tokens: Sequence[int], all_logits: bool) -> None:
+        batch, start, count = self._batch, len(self.tokens), len(tokens)
+        assert 0 < count <= self.micro_batch
+        batch.n_tokens = count
+        for index, token in enumerate(tokens):
+            batch.token[index] = token
+            batch.pos[index] = start + index
+            batch.n_seq_id[index] = 1
+            batch.seq_id[index][0] = 0
+            batch.logits[index] = all_logits
+        batch.logits[count - 1] = True
+
+    def _forget_batch(self) -> None:
+        """After a failure a part of the batch may be in the memory: cut it back to what `tokens` says."""
+        if not llama_cpp.llama_memory_seq_rm(self._memory, 0, len(self.tokens), -1):
+            self.clear()
+
+
+def probe(decoder: Decoder, vocabulary_size: int) -> float:
+    """Decode a batch and a single token, as a first request would; the seconds it took. The context is empty after.
+
+    On some virtual machines this ends the process: the processor reports instructions that it does not have.
+    """
+    started = time.perf_counter()
+    count = min(64, decoder.micro_batch, decoder.context_size - 2)
+    decoder.decode([index % vocabulary_size for index in range(count)])
+    decoder.decode([0])
+    if not np.isfinite(decoder.logits()).all():
+        raise Refusal(Code.INTERNAL_ERROR, "The model computes no finite numbers on this machine. Use another model.")
+    decoder.clear()
+    return time.perf_counter() - started
+
+
+def crash() -> None:
+    """End the process as a processor without the instructions that it reports does. For tests of safe mode."""
+    ctypes.string_at(0)

@@ -1,0 +1,155 @@
+"""One answer from the first decode to its last event: the loop that everything about speed comes down to."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pocketserver.chat import Event, Finished, FinishReason, GenerationRequest, Timings, TokenScore, Usage
+from pocketserver.engines.llama.answer import Reply
+from pocketserver.engines.llama.constraint import TokenConstraint
+from pocketserver.engines.llama.decoder import DecodeAbortedError, Decoder, Logits
+from pocketserver.engines.llama.model import Vocabulary
+from pocketserver.engines.llama.sampler import Sampler, log_probability, most_probable
+from pocketserver.errors import Code, Refusal
+
+Emit = Callable[[Sequence[Event]], None]
+
+
+@dataclass(slots=True, kw_only=True)
+class Generation:
+    """The state of one answer. `run` may be called once."""
+
+    request: GenerationRequest
+    prompt: Sequence[int]
+    cached_tokens: int
+    decoder: Decoder
+    vocabulary: Vocabulary
+    reply: Reply
+    constraint: TokenConstraint | None
+    emit: Emit
+    progress: Callable[[int], None]
+    cancelled: Callable[[], bool]
+    load_seconds: float = 0.0
+    _sampler: Sampler = field(init=False)
+    _generated: int = 0
+    _limit: int = 0
+    _prompt_seconds: float = 0.0
+    _reason: FinishReason | None = None
+
+    def run(self) -> None:
+        """Generate until an end, a stop string, the token limit or a full context. The last event is `Finished`.
+
+        Raises DecodeAbortedError when cancelled, Refusal when the model or the constraint fails.
+        """
+        self._limit = min(self.request.max_tokens, self.decoder.context_size - len(self.prompt))
+        self._sampler = Sampler(self.request.sampling, self.prompt)
+        started = time.perf_counter()
+        self._read_prompt()
+        first = time.perf_counter()
+        self._prompt_seconds = first - started
+        while self._reason is None:
+            self._step()
+        self._finish(time.perf_counter() - first)
+
+    @property
+    def _scored(self) -> bool:
+        return self.request.top_logprobs is not None
+
+    def _read_prompt(self) -> None:
+        """Decode the prompt, together with what the constraint forces at the answer's very start."""
+        rest = self.prompt[self.cached_tokens :]
+        forced = self.constraint.forced() if self.constraint else []
+        if not forced or self._scored:
+            self.decoder.prefill(rest, self.progress)
+            self._add(forced)
+        else:
+            self.decoder.prefill([*rest, *forced[: self._limit]], self.progress)
+            self._show(forced)
+
+    def _step(self) -> None:
+        """Choose a token, add what it forces, show both, decode both."""
+        if self.cancelled():
+            raise DecodeAbortedError
+        tokens = [self._choose(self.decoder.logits())]
+        if self.constraint is not None and tokens[0] not in self.vocabulary.end_tokens:
+            tokens += self.constraint.accept(tokens[0])
+        self._add(tokens)
+
+    def _choose(self, logits: Logits) -> int:
+        allowed = logits
+        if self.constraint is not None:
+            allowed = logits.copy() if self._scored else logits
+            self.constraint.mask(allowed)
+        token = self._sampler.choose(allowed)
+        if not np.isfinite(allowed[token]):
+            raise Refusal(Code.GENERATION_FAILED, "The model computed no usable next token. Send the request again.")
+        return token
+
+    def _add(self, tokens: Sequence[int]) -> None:
+        """Show tokens and decode them together; with scores one by one, as each needs the logits before it."""
+        groups = [[token] for token in tokens] if self._scored else [tokens]
+        for number, group in enumerate(groups, start=1):
+            self._show(group, last=number == len(groups))
+            if self._reason is not None:
+                return
+            self._decode(group)
+
+    def _show(self, tokens: Sequence[int], *, last: bool = True) -> None:
+        """Emit what these tokens make certain, until one of them ends the answer.
+
+        A constrained value that is complete is a stop, also where the token limit falls on its last token.
+        """
+        events: list[Event] = []
+        logits = self.decoder.logits() if self._scored else None
+        shown = 0
+        while self._reason is None and shown < len(tokens):
+            events += self._shown(tokens[shown], logits)
+            shown += 1
+        if last and shown == len(tokens) and self.constraint is not None and self.constraint.finished:
+            self._reason = FinishReason.STOP
+        if events:
+            self.emit(events)
+
+    def _shown(self, token: int, logits: Logits | None) -> Sequence[Event]:
+        self._generated += 1
+        if token in self.vocabulary.end_tokens:
+            self._reason = FinishReason.STOP
+            return ()
+        self._sampler.accept(token)
+        score = self._score(token, logits) if logits is not None else None
+        events = self.reply.feed(token, self.vocabulary.piece(token), score)
+        if self.reply.stop_sequence is not None:
+            self._reason = FinishReason.STOP
+        elif self._generated >= self._limit:
+            self._reason = FinishReason.LENGTH
+        return events
+
+    def _decode(self, tokens: Sequence[int]) -> None:
+        for start in range(0, len(tokens), self.decoder.micro_batch):
+            self.decoder.decode(tokens[start : start + self.decoder.micro_batch])
+
+    def _score(self, token: int, logits: Logits) -> TokenScore:
+        best = most_probable(logits, min(self.request.top_logprobs or 0, len(logits)))
+        scores = log_probability(logits, [token, *best])
+        top = tuple(self._named(other, score) for other, score in zip(best, scores[1:], strict=True))
+        return self._named(token, scores[0], top)
+
+    def _named(self, token: int, logprob: float, top: tuple[TokenScore, ...] = ()) -> TokenScore:
+        data = self.vocabulary.piece(token) or self.vocabulary.text(token).encode()
+        return TokenScore(token=data.decode("utf-8", errors="replace"), logprob=logprob, bytes=data, top=top)
+
+    def _finish(self, generation_seconds: float) -> None:
+        assert self._reason is not None
+        usage = Usage(
+            prompt_tokens=len(self.prompt), completion_tokens=self._generated, cached_tokens=self.cached_tokens
+        )
+        timings = Timings(
+            prompt_seconds=self._prompt_seconds,
+            generation_seconds=generation_seconds,
+            load_seconds=self.load_seconds,
+        )
+        rest = self.reply.finish()
+        finished = Finished(reason=self._reason, usage=usage, timings=timings, stop_sequence=self.reply.stop_sequence)
+        self.emit([*rest, finished])

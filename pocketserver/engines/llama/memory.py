@@ -1,0 +1,89 @@
+"""Whether a model and its context fit into memory, decided before anything is loaded."""
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from pocketserver.errors import Code, Refusal
+from pocketserver.models.gguf import GgufMetadata
+
+DEFAULT_CONTEXT = 8192
+SMALLEST_CONTEXT = 512
+"""Less than this holds no conversation; a default goes no lower."""
+
+_PROCESS_BYTES = 96 * 1024 * 1024  # interpreter, libraries and the vocabulary, as measured with the default model
+_STEP = 256
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryNeed:
+    """Bytes that a model takes with a context. Weights are mapped, but each token reads all of them."""
+
+    weights_bytes: int
+    cache_bytes: int
+    compute_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        return self.weights_bytes + self.cache_bytes + self.compute_bytes + _PROCESS_BYTES
+
+
+def memory_need(metadata: GgufMetadata, context: int, micro_batch: int) -> MemoryNeed:
+    """An estimate on the safe side; computing buffers hold logits and some rows of activations for a micro-batch."""
+    row = metadata.vocabulary_size * 4 + metadata.embedding_length * 4 * 24
+    return MemoryNeed(
+        weights_bytes=metadata.tensor_bytes,
+        cache_bytes=metadata.kv_cache_bytes(context),
+        compute_bytes=row * micro_batch,
+    )
+
+
+def choose_context(metadata: GgufMetadata, wanted: int | None, available_bytes: int, micro_batch: int) -> int:
+    """The context to load with, in tokens: the wanted one, or the smallest of trained length, 8,192 and what fits.
+
+    Raises Refusal(INSUFFICIENT_MEMORY) with both numbers when it does not fit.
+    """
+    context = wanted or min(metadata.context_length or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
+    lowest = context if wanted else min(context, SMALLEST_CONTEXT)
+    while context > lowest and memory_need(metadata, context, micro_batch).total_bytes > available_bytes:
+        context = max(lowest, context - _STEP)
+    needed = memory_need(metadata, context, micro_batch).total_bytes
+    if needed > available_bytes:
+        raise _insufficient(needed, available_bytes, context)
+    return context
+
+
+def available_memory(limit_bytes: int | None = None) -> int:
+    """Bytes that may be taken: what the system has, no more than a container allows or than `limit_bytes`."""
+    bounds = [int(psutil.virtual_memory().available), _container_bytes(), limit_bytes]
+    return min(bound for bound in bounds if bound is not None)
+
+
+def _container_bytes() -> int | None:
+    """What Linux control groups leave to this process, None without a limit."""
+    folder = Path("/sys/fs/cgroup")
+    with contextlib.suppress(OSError, ValueError):
+        limit = int((folder / "memory.max").read_text())
+        used = int((folder / "memory.current").read_text())
+        return max(0, limit - used) + _reclaimable(folder)
+    return None
+
+
+def _reclaimable(folder: Path) -> int:
+    """Bytes of cached files, which count as used but are given back when needed."""
+    rows = (line.split() for line in (folder / "memory.stat").read_text().splitlines())
+    return sum(int(row[1]) for row in rows if row[0] in {"inactive_file", "active_file"})
+
+
+def _insufficient(needed: int, available: int, context: int) -> Refusal:
+    needed_mib, available_mib = -(-needed // _MIB), available // _MIB
+    return Refusal(
+        Code.INSUFFICIENT_MEMORY,
+        f"The model with a context of {context} tokens needs about {needed_mib:,} MiB of memory, and"
+        f" {available_mib:,} MiB are available. Start the server with a smaller --context, choose a smaller model, or close other"
+        " programs.",
+        details={"needed_mib": needed_mib, "available_mib": available_mib},
+    )

@@ -1,0 +1,98 @@
+"""Weights and vocabulary of one model: from text to tokens and from tokens to bytes."""
+
+import ctypes
+from collections.abc import Sequence
+
+import llama_cpp
+
+from pocketserver.engines.llama import native
+from pocketserver.engines.llama.frames import Load
+from pocketserver.errors import Code, Refusal
+
+_PIECE_BYTES = 16 * 1024
+
+
+class Vocabulary:
+    """Tokens of a loaded model. Safe to use from several threads."""
+
+    def __init__(self, pointer: object) -> None:
+        self.pointer = pointer
+        self.size = int(llama_cpp.llama_vocab_n_tokens(pointer))
+        self.bos = int(llama_cpp.llama_vocab_bos(pointer))
+        self.eos = int(llama_cpp.llama_vocab_eos(pointer))
+        self.adds_bos = bool(llama_cpp.llama_vocab_get_add_bos(pointer)) and self.bos >= 0
+        self.end_tokens = frozenset(t for t in range(self.size) if llama_cpp.llama_vocab_is_eog(pointer, t))
+        self._pieces: dict[int, bytes] = {}
+
+    def tokenize(self, text: str) -> list[int]:
+        """Tokens of a prompt, markers as control tokens, with exactly one BOS if the model wants one.
+
+        A BOS that the text begins with is that one; none is added to a model that wants none.
+        """
+        tokens = self.split(text)
+        while self.adds_bos and tokens[:2] == [self.bos, self.bos]:
+            del tokens[0]
+        if self.adds_bos and tokens[:1] != [self.bos]:
+            tokens.insert(0, self.bos)
+        return tokens
+
+    def split(self, text: str, *, special: bool = True) -> list[int]:
+        """Tokens of a text as it stands. With `special`, markers become control tokens."""
+        data = text.encode("utf-8", errors="replace")
+        room = len(data) + 16
+        buffer = (llama_cpp.llama_token * room)()
+        count = llama_cpp.llama_tokenize(self.pointer, data, len(data), buffer, room, False, special)
+        if count < 0:
+            raise Refusal(Code.INTERNAL_ERROR, "The text could not be turned into tokens. Shorten it.")
+        return list(buffer[:count])
+
+    def piece(self, token: int) -> bytes:
+        """The bytes that a token adds to an answer; none for control tokens."""
+        found = self._pieces.get(token)
+        if found is None:
+            found = self._pieces[token] = self._spell(token, special=False)
+        return found
+
+    def text(self, token: int) -> str:
+        """A token's text with control tokens spelt out; empty for the number of no token."""
+        return self._spell(token, special=True).decode("utf-8", errors="replace") if token >= 0 else ""
+
+    def _spell(self, token: int, *, special: bool) -> bytes:
+        buffer = ctypes.create_string_buffer(_PIECE_BYTES)
+        length = llama_cpp.llama_token_to_piece(self.pointer, token, buffer, _PIECE_BYTES, 0, special)
+        return buffer.raw[: max(0, length)]
+
+
+class Model:
+    """A loaded GGUF model. Raises Refusal(INTERNAL_ERROR) when llama.cpp does not take the file."""
+
+    def __init__(self, load: Load, progress: object) -> None:
+        params = llama_cpp.llama_model_default_params()
+        params.n_gpu_layers = load.gpu_layers if native.supports_gpu() else 0
+        params.use_extra_bufts = load.extra_buffers
+        params.progress_callback = progress
+        self.pointer = llama_cpp.llama_model_load_from_file(load.path.encode(), params)
+        if not self.pointer:
+            raise Refusal(Code.INTERNAL_ERROR, "llama.cpp cannot load this model file. Use another model, or update.")
+        self.vocabulary = Vocabulary(llama_cpp.llama_model_get_vocab(self.pointer))
+        self.layer_count = int(llama_cpp.llama_model_n_layer(self.pointer))
+        self.gpu_layers = self._offloaded(load.gpu_layers)
+
+    @property
+    def chat_template(self) -> str | None:
+        found = llama_cpp.llama_model_chat_template(self.pointer, None)
+        return found.decode("utf-8", errors="replace") if found else None
+
+    def _offloaded(self, wanted: int) -> int:
+        """Layers on the GPU: llama.cpp counts the output layer as one more."""
+        if not native.supports_gpu():
+            return 0
+        return self.layer_count + 1 if wanted < 0 else min(wanted, self.layer_count + 1)
+
+
+def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
+    """How many tokens two sequences begin with in common."""
+    length = min(len(left), len(right))
+    if left[:length] == right[:length]:
+        return length
+    return next(index for index in range(length) if left[index] != right[index])

@@ -1,0 +1,295 @@
+"""The llama engine as the server sees it: requests go to the model process, its frames become event streams."""
+
+import asyncio
+import importlib.util
+import itertools
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from pocketserver.chat import EngineState, EngineStatus, GenerationRequest, ModelInfo
+from pocketserver.engines.engine import EventStream
+from pocketserver.engines.llama.frames import (
+    SCHEMA_PARAM,
+    Accepted,
+    Cancel,
+    Count,
+    Counted,
+    Ended,
+    Events,
+    FrameError,
+    FromWorker,
+    Generate,
+    Preparing,
+    PromptProgress,
+    Refused,
+    Stage,
+    ToWorker,
+)
+from pocketserver.engines.llama.link import WorkerLink
+from pocketserver.engines.llama.supervisor import LlamaOptions, Phase, Supervisor
+from pocketserver.errors import Code, Refusal, StartupError
+
+__all__ = ["LlamaEngine", "LlamaOptions"]
+
+logger = logging.getLogger(__name__)
+
+_STUCK_SECONDS = 1.0
+_REAP_SECONDS = 15.0
+
+_STATES: Mapping[Phase, EngineState] = {
+    Phase.NEW: EngineState.NO_MODEL,
+    Phase.LOADING: EngineState.LOADING,
+    Phase.READY: EngineState.READY,
+    Phase.RELOADING: EngineState.READY,  # requests are taken, and wait for the new worker
+    Phase.FAILED: EngineState.NO_MODEL,
+    Phase.CLOSED: EngineState.NO_MODEL,
+}
+
+_TOO_SLOW: Mapping[Stage, Refusal] = {
+    Stage.RENDER: Refusal(
+        Code.TEMPLATE_UNSUPPORTED,
+        "The model's chat template does not come to an end with this conversation. Choose another --chat-template.",
+    ),
+    Stage.CONSTRAINT: Refusal(
+        Code.INVALID_PARAMETER, "The schema takes too long to compile. Use a simpler one.", param=SCHEMA_PARAM
+    ),
+}
+
+
+@dataclass(slots=True)
+class _Answer:
+    """One request in the model process. `ended` is set when the process is done with it, or gone."""
+
+    id: str
+    stream: EventStream = field(default_factory=EventStream)
+    accepted: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    stage: Stage = Stage.RENDER
+    deadline: asyncio.Timeout | None = None
+
+    def refuse(self, refusal: Refusal) -> None:
+        if self.accepted.done():
+            self.stream.fail(refusal)
+        else:
+            self.accepted.set_exception(refusal)
+
+    def end(self) -> None:
+        self.stream.close()
+        self.ended.set()
+
+
+class LlamaEngine:
+    """Serves one GGUF model from a process of its own. Implements `engines.engine.Engine`."""
+
+    name = "llama"
+
+    def __init__(self, options: LlamaOptions) -> None:
+        """Raises StartupError when the packages of the extra `llama` are missing."""
+        _check_packages()
+        self._options = options
+        self._supervisor = Supervisor(options, self._dispatch, self._lose)
+        self._lane = asyncio.Lock()
+        self._answer: _Answer | None = None
+        self._counts: dict[int, asyncio.Future[int]] = {}
+        self._tickets = itertools.count(1)
+        self._releases: set[asyncio.Task[None]] = set()
+        self._stuck = False
+
+    @property
+    def status(self) -> EngineStatus:
+        supervisor, worker = self._supervisor, self._supervisor.worker
+        loading = supervisor.phase in (Phase.LOADING, Phase.RELOADING)
+        gpu_layers = worker.loaded.gpu_layers if worker else 0
+        return EngineStatus(
+            state=EngineState.STUCK if self._stuck else _STATES[supervisor.phase],
+            model=self._options.model_id if supervisor.phase in (Phase.READY, Phase.RELOADING) else None,
+            context_size=worker.loaded.context_size if worker else None,
+            load_progress=supervisor.progress if loading else None,
+            metal=bool(worker and worker.hello.metal and gpu_layers > 0),
+            gpu_layers=gpu_layers,
+            safe_mode=bool(worker and worker.safe_mode),
+            supports_tools=bool(worker and worker.loaded.supports_tools),
+            problem=supervisor.problem.message if supervisor.problem else None,
+            problem_code=supervisor.problem.code if supervisor.problem else None,
+            worker_pid=worker.link.pid if worker else None,
+            worker_restarts=supervisor.restarts,
+        )
+
+    def models(self) -> Sequence[ModelInfo]:
+        """The model that this engine serves, once its file has been read."""
+        metadata = self._supervisor.metadata
+        if metadata is None:
+            return ()
+        worker = self._supervisor.worker
+        info = ModelInfo(
+            id=self._options.model_id,
+            loaded=worker is not None,
+            size_bytes=metadata.size_bytes,
+            quantization=metadata.quantization,
+            architecture=metadata.architecture,
+            parameters=metadata.parameter_count,
+            context_size=worker.loaded.context_size if worker else metadata.context_length,
+        )
+        return (info,)
+
+    async def start(self) -> None:
+        """Begin to load the model; returns at once. After a failure, try again."""
+        self._supervisor.start()
+
+    async def loaded(self) -> None:
+        """Wait until requests can be answered. Raises the Refusal that tells why they cannot."""
+        await self._supervisor.ready()
+
+    async def close(self) -> None:
+        await self._supervisor.close()
+        if self._releases:
+            await asyncio.wait(self._releases)
+
+    def restart(self) -> None:
+        """Replace the model process at once, whatever it is doing; its request ends in WORKER_LOST."""
+        self._supervisor.kill()
+
+    @asynccontextmanager
+    async def generate(self, request: GenerationRequest) -> AsyncIterator[EventStream]:
+        """Open the answer's event stream; see `Engine.generate`. Waits for a worker that is being replaced."""
+        await self._lane.acquire()
+        answer: _Answer | None = None
+        link: WorkerLink | None = None
+        try:
+            link = (await self._supervisor.ready()).link
+            answer = self._answer = _Answer(request.id)
+            await self._open(answer, link, request)
+            yield answer.stream
+        finally:
+            # a task of its own: whoever cancels the reader a second time must not leave the lane half free
+            release = asyncio.create_task(self._release(answer, link), name="llama-release")
+            self._releases.add(release)
+            release.add_done_callback(self._releases.discard)
+            await asyncio.shield(release)
+
+    async def count(self, request: GenerationRequest) -> int:
+        """Prompt tokens of a request, beside a running generation."""
+        link = (await self._supervisor.ready()).link
+        ticket = next(self._tickets)
+        counted = self._counts[ticket] = asyncio.get_running_loop().create_future()
+        try:
+            _send(link, Count(ticket=ticket, request=request))
+            return await asyncio.wait_for(counted, self._options.prepare_seconds)
+        except TimeoutError:
+            self._supervisor.kill()
+            raise _TOO_SLOW[Stage.RENDER] from None
+        finally:
+            self._counts.pop(ticket, None)
+
+    async def _open(self, answer: _Answer, link: WorkerLink, request: GenerationRequest) -> None:
+        """Send a request and wait until it is accepted; each stage has `prepare_seconds`."""
+        _send(link, Generate(request=request))
+        try:
+            async with asyncio.timeout(self._options.prepare_seconds) as answer.deadline:
+                await answer.accepted
+        except TimeoutError:
+            self._supervisor.kill()
+            raise _TOO_SLOW[answer.stage] from None
+        finally:
+            answer.deadline = None
+
+    async def _release(self, answer: _Answer | None, link: WorkerLink | None) -> None:
+        """Wait until the worker is really free; one that does not come back is replaced."""
+        try:
+            if answer is not None and link is not None and not answer.ended.is_set():
+                link.send(Cancel(id=answer.id))
+                await self._wait_for_end(answer)
+        finally:
+            self._answer = None
+            self._stuck = False
+            self._lane.release()
+
+    async def _wait_for_end(self, answer: _Answer) -> None:
+        soon = min(_STUCK_SECONDS, self._options.cancel_seconds)
+        if await _is_set(answer.ended, soon):
+            return
+        self._stuck = True
+        if await _is_set(answer.ended, self._options.cancel_seconds - soon):
+            return
+        logger.warning("The model process does not answer; it is replaced.")
+        self._supervisor.kill()
+        await _is_set(answer.ended, _REAP_SECONDS)
+
+    def _dispatch(self, frame: FromWorker) -> None:
+        match frame:
+            case Counted(ticket=ticket, tokens=tokens):
+                counted = self._counts.get(ticket)
+                if counted is not None and not counted.done():
+                    counted.set_result(tokens)
+            case Refused(ticket=int() as ticket):
+                counted = self._counts.get(ticket)
+                if counted is not None and not counted.done():
+                    counted.set_exception(_refusal(frame))
+            case Preparing() | Accepted() | PromptProgress() | Events() | Refused() | Ended():
+                if self._answer is not None and self._answer.id == frame.id:
+                    self._advance(self._answer, frame)
+            case _:
+                logger.warning("An unexpected frame: %s", type(frame).__name__)
+
+    def _advance(
+        self, answer: _Answer, frame: Preparing | Accepted | PromptProgress | Events | Refused | Ended
+    ) -> None:
+        match frame:
+            case Preparing(stage=stage):
+                answer.stage = stage
+                if answer.deadline is not None:
+                    now = asyncio.get_running_loop().time()
+                    answer.deadline.reschedule(now + self._options.prepare_seconds)
+            case Accepted():
+                answer.stream.touch()
+                if not answer.accepted.done():
+                    answer.accepted.set_result(None)
+            case PromptProgress():
+                answer.stream.touch()
+            case Events(batch=batch):
+                answer.stream.put(batch)
+            case Refused():
+                answer.refuse(_refusal(frame))
+            case Ended():
+                answer.end()
+
+    def _lose(self, refusal: Refusal) -> None:
+        """The worker is gone, and everything that waited for it."""
+        if self._answer is not None and not self._answer.ended.is_set():
+            self._answer.refuse(refusal)
+            self._answer.end()
+        for counted in self._counts.values():
+            if not counted.done():
+                counted.set_exception(refusal)
+
+
+def _send(link: WorkerLink, frame: ToWorker) -> None:
+    try:
+        link.send(frame)
+    except FrameError as error:
+        raise Refusal(
+            Code.INVALID_PARAMETER,
+            "The request cannot be passed to the model: it nests too deeply or holds a number that is too large.",
+        ) from error
+
+
+def _refusal(frame: Refused) -> Refusal:
+    return Refusal(Code(frame.code), frame.message, param=frame.param, details=dict(frame.details))
+
+
+async def _is_set(event: asyncio.Event, seconds: float) -> bool:
+    try:
+        await asyncio.wait_for(event.wait(), max(0.0, seconds))
+    except TimeoutError:
+        return False
+    return True
+
+
+def _check_packages() -> None:
+    missing = [name for name in ("llama_cpp", "llguidance", "jinja2") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise StartupError(
+            f"The engine llama needs packages that are missing ({', '.join(missing)}). Install pocketserver[llama]."
+        )

@@ -1,0 +1,189 @@
+"""What a model process holds once a model is loaded, and how it answers: render, check, compile, decode."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import psutil
+
+from pocketserver.chat import Event, GenerationRequest, ToolMode
+from pocketserver.engines.llama import native
+from pocketserver.engines.llama.answer import PlainReply, Reply
+from pocketserver.engines.llama.constraint import Compiler
+from pocketserver.engines.llama.decoder import Decoder, crash, probe
+from pocketserver.engines.llama.frames import (
+    Accepted,
+    Events,
+    FromWorker,
+    Load,
+    Loaded,
+    LoadProgress,
+    Preparing,
+    Probing,
+    PromptProgress,
+    Stage,
+)
+from pocketserver.engines.llama.generation import Generation
+from pocketserver.engines.llama.model import Model
+from pocketserver.engines.llama.template import ChatTemplate
+from pocketserver.errors import Code, Refusal
+
+FALLBACK_TEMPLATE = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+"""ChatML, for models whose file holds no chat template."""
+
+Send = Callable[[FromWorker], None]
+
+
+class Job:
+    """One request's way through the model process. `cancel` may be called from any thread, at any time."""
+
+    def __init__(self, request: GenerationRequest) -> None:
+        self.request = request
+        self.cancelled = False
+        self._lock = threading.Lock()
+        self._abort: native.AbortFlag | None = None
+
+    def cancel(self) -> None:
+        with self._lock:
+            self.cancelled = True
+            if self._abort is not None:
+                self._abort.set()
+
+    def attach(self, abort: native.AbortFlag) -> None:
+        """From now on, `cancel` stops the running decode."""
+        with self._lock:
+            self._abort = abort
+            if self.cancelled:
+                abort.set()
+
+    def detach(self) -> None:
+        with self._lock:
+            if self._abort is not None:
+                self._abort.clear()
+            self._abort = None
+
+
+@dataclass(slots=True)
+class Prompter:
+    """Renders and counts. One for each thread, because a template keeps its clock while it renders."""
+
+    model: Model
+    template: ChatTemplate
+
+    def tokens(self, request: GenerationRequest) -> list[int]:
+        """The prompt's tokens. Raises Refusal for what the template cannot express, and for an empty prompt."""
+        vocabulary = self.model.vocabulary
+        text = request.prompt if request.prompt is not None else self._render(request)
+        tokens = vocabulary.tokenize(text) or [vocabulary.bos]
+        if tokens[0] < 0:
+            raise Refusal(Code.INVALID_PARAMETER, "The prompt is empty. Send some text.", param="prompt")
+        return tokens
+
+    def _render(self, request: GenerationRequest) -> str:
+        if request.tools and request.tool_choice.mode is ToolMode.NONE and self.template.supports_tools:
+            tools = request.tools[:0]
+        else:
+            tools = request.tools
+        arguments = dict(request.template_arguments)
+        if request.reasoning_effort is not None:
+            arguments.setdefault("reasoning_effort", request.reasoning_effort)
+        return self.template.render(request.messages, tools=tools, arguments=arguments)
+
+
+class Session:
+    """A loaded model and its context. `answer` belongs to one thread, `count` to another."""
+
+    def __init__(self, load: Load, send: Send) -> None:
+        """Load and probe. Raises Refusal. Sends progress, then `Probing` before the first decode."""
+        started = time.perf_counter()
+        self._send = send
+        progress = native.progress_callback(lambda fraction: send(LoadProgress(fraction=fraction)))
+        self._model = Model(load, progress)
+        self._decoder = Decoder(self._model, load, load.threads or physical_cores())
+        send(Probing())
+        if load.abort_in_probe_with_extra_buffers and load.extra_buffers:
+            crash()
+        probe(self._decoder, self._model.vocabulary.size)
+        self._compiler = Compiler(self._model.vocabulary)
+        self._source = load.template or self._model.chat_template or FALLBACK_TEMPLATE
+        self._prompter = self._new_prompter()
+        self._counting = self._new_prompter()
+        self._load_seconds = time.perf_counter() - started
+        send(self._loaded())
+
+    def count(self, request: GenerationRequest) -> int:
+        return len(self._counting.tokens(request))
+
+    def answer(self, job: Job) -> None:
+        """Answer one request in frames. Raises Refusal, and DecodeAbortedError once it is cancelled."""
+        request = job.request
+        self._send(Preparing(id=request.id, stage=Stage.RENDER))
+        prompt = self._prompter.tokens(request)
+        self._check_length(prompt)
+        self._send(Preparing(id=request.id, stage=Stage.CONSTRAINT))
+        constraint = self._compiler.compile(request.constraint) if request.constraint is not None else None
+        cached = self._decoder.reuse(prompt)
+        self._send(Accepted(id=request.id, prompt_tokens=len(prompt), cached_tokens=cached))
+        generation = Generation(
+            request=request,
+            prompt=prompt,
+            cached_tokens=cached,
+            decoder=self._decoder,
+            vocabulary=self._model.vocabulary,
+            reply=self._reader(request),
+            constraint=constraint,
+            emit=lambda events: self._emit(request.id, list(events)),
+            progress=lambda tokens: self._send(PromptProgress(id=request.id, tokens=tokens)),
+            cancelled=lambda: job.cancelled,
+            load_seconds=self._load_seconds,
+        )
+        job.attach(self._decoder.abort)
+        try:
+            generation.run()
+        finally:
+            job.detach()
+
+    def _reader(self, request: GenerationRequest) -> Reply:
+        """What turns tokens into events. The seam for reasoning and tool calls."""
+        return PlainReply(request.stop)
+
+    def _emit(self, request_id: str, events: list[Event]) -> None:
+        self._send(Events(id=request_id, batch=tuple(events)))
+
+    def _check_length(self, prompt: list[int]) -> None:
+        size, count = self._decoder.context_size, len(prompt)
+        if count >= size:
+            raise Refusal(
+                Code.CONTEXT_LENGTH_EXCEEDED,
+                f"This model's maximum context length is {size} tokens. However, your messages resulted in {count}"
+                " tokens. Please shorten the messages or start the server with a larger --context.",
+                param="messages",
+                details={"prompt_tokens": count, "context_size": size},
+            )
+
+    def _new_prompter(self) -> Prompter:
+        vocabulary = self._model.vocabulary
+        bos, eos = vocabulary.text(vocabulary.bos), vocabulary.text(vocabulary.eos)
+        return Prompter(self._model, ChatTemplate(self._source, bos_token=bos, eos_token=eos))
+
+    def _loaded(self) -> Loaded:
+        template = self._prompter.template
+        problem = template.problem
+        if problem is None and self._source is FALLBACK_TEMPLATE:
+            problem = "the model file has no chat template, ChatML is used"
+        return Loaded(
+            context_size=self._decoder.context_size,
+            gpu_layers=self._model.gpu_layers,
+            supports_tools=template.problem is None and template.supports_tools,
+            template_problem=problem,
+            seconds=self._load_seconds,
+        )
+
+
+def physical_cores() -> int:
+    """Hyper-threads share the units that decoding keeps busy; a second thread on a core only costs."""
+    return psutil.cpu_count(logical=False) or psutil.cpu_count() or 1

@@ -1,0 +1,302 @@
+"""Keeps one model process alive: loads the model, notices crashes, starts anew, and says what state things are in."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from pocketserver.engines.llama.frames import (
+    Accepted,
+    FromWorker,
+    Hello,
+    Load,
+    Loaded,
+    LoadFailed,
+    LoadProgress,
+    Probing,
+)
+from pocketserver.engines.llama.link import WorkerLink, how_it_ended
+from pocketserver.engines.llama.memory import available_memory, choose_context
+from pocketserver.engines.llama.safe_mode import SafeModeMemory, combination
+from pocketserver.errors import Code, Refusal, StartupError
+from pocketserver.models.gguf import BadModelFile, GgufMetadata, read_metadata
+
+logger = logging.getLogger(__name__)
+
+HELLO_SECONDS = 60.0  # importing numpy and the library from a cold, slow disk
+SILENCE_SECONDS = 180.0  # between two signs of life while loading; a first decode of a large model is one silence
+IDLE_CRASHES = 3
+"""So many crashes without an answer between them, and the worker is not started again."""
+MAX_TEMPLATE_BYTES = 256 * 1024
+MICRO_BATCH = 256
+_KILLED = -9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LlamaOptions:
+    """How to serve one model. `context`, `threads` None choose by themselves; `gpu_layers` "auto" means all.
+
+    `cancel_seconds` is how long a cancelled worker may take to come back before it is replaced. `prepare_seconds`
+    bounds rendering, and compiling a constraint. `abort_in_probe_with_extra_buffers` is for tests of safe mode.
+    """
+
+    model_id: str
+    path: Path
+    state_folder: Path
+    context: int | None = None
+    threads: int | None = None
+    gpu_layers: int | str = "auto"
+    chat_template: Path | None = None
+    memory_limit_bytes: int | None = None
+    cancel_seconds: float = 3.0
+    prepare_seconds: float = 10.0
+    abort_in_probe_with_extra_buffers: bool = False
+
+
+class Phase(StrEnum):
+    NEW = "new"
+    LOADING = "loading"
+    READY = "ready"
+    RELOADING = "reloading"
+    FAILED = "failed"
+    CLOSED = "closed"
+
+
+@dataclass(slots=True)
+class Worker:
+    """A process with the model loaded."""
+
+    link: WorkerLink
+    hello: Hello
+    loaded: Loaded
+    safe_mode: bool
+
+
+class Supervisor:
+    """Owns the model process. Frames go to `on_frame`; `on_lost` hears, before any wait, that a ready one is gone."""
+
+    def __init__(
+        self, options: LlamaOptions, on_frame: Callable[[FromWorker], None], on_lost: Callable[[Refusal], None]
+    ) -> None:
+        self._options = options
+        self._on_frame = on_frame
+        self._on_lost = on_lost
+        self._task: asyncio.Task[None] | None = None
+        self._settled = asyncio.Event()
+        self._link: WorkerLink | None = None
+        self._idle_crashes = 0
+        self._memory = SafeModeMemory(options.state_folder)
+        self.phase = Phase.NEW
+        self.worker: Worker | None = None
+        self.metadata: GgufMetadata | None = None
+        self.progress = 0.0
+        self.restarts = 0
+        self.problem: Refusal | None = None
+
+    def start(self) -> None:
+        """Begin to load; no effect while a worker is there or on its way."""
+        if self.phase in (Phase.NEW, Phase.FAILED):
+            self._enter(Phase.LOADING)
+            self._task = asyncio.create_task(self._run(), name="llama-supervisor")
+
+    async def close(self) -> None:
+        """End the worker and everything that waits for it. Safe to call twice."""
+        self._enter(Phase.CLOSED)
+        self.kill()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        self._on_lost(Refusal(Code.MODEL_NOT_LOADED, "The server is shutting down. Connect again later."))
+
+    def kill(self) -> None:
+        """End the present process; another one is loaded in its place unless this is closed."""
+        if self._link is not None:
+            self._link.kill()
+
+    async def ready(self) -> Worker:
+        """The worker, as soon as it is loaded. Raises the Refusal that tells why there is none."""
+        await self._settled.wait()
+        if self.worker is None:
+            raise self.problem or Refusal(Code.MODEL_NOT_LOADED, "No model is loaded. Start the server with a model.")
+        return self.worker
+
+    def _enter(self, phase: Phase) -> None:
+        """The one place where the state changes. A closed supervisor stays closed."""
+        if self.phase is Phase.CLOSED:
+            return
+        self.phase = phase
+        if phase in (Phase.LOADING, Phase.RELOADING):
+            self.worker, self.problem, self.progress = None, None, 0.0
+            self._settled.clear()
+        elif phase is not Phase.READY:
+            self.worker = None
+        if phase in (Phase.READY, Phase.FAILED, Phase.CLOSED):
+            self._settled.set()
+
+    async def _run(self) -> None:
+        try:
+            while self.phase is not Phase.CLOSED:
+                self.worker = await self._load()
+                self._enter(Phase.READY)
+                await self._serve(self.worker)
+        except Refusal as refusal:
+            self._fail(refusal)
+        except BadModelFile as error:
+            self._fail(Refusal(Code.MODEL_NOT_LOADED, error.without_folder()))
+        except (StartupError, OSError) as error:
+            self._fail(Refusal(Code.INTERNAL_ERROR, f"The model process cannot be started: {error}."))
+        except Exception:
+            logger.exception("The model process cannot be kept alive.")
+            self._fail(Refusal(Code.INTERNAL_ERROR, "The model process failed. Restart the server; see its log."))
+        finally:
+            if self._link is not None:
+                await self._link.close()
+
+    def _fail(self, refusal: Refusal) -> None:
+        logger.error("No model is loaded: %s", refusal.message)
+        self.problem = refusal
+        self._enter(Phase.FAILED)
+
+    async def _serve(self, worker: Worker) -> None:
+        """Hand frames on until the process is gone, then prepare for the next one."""
+        while (frame := await worker.link.receive()) is not None:
+            if isinstance(frame, Accepted):
+                self._idle_crashes = 0
+            self._on_frame(frame)
+        self._enter(Phase.RELOADING)
+        lost = Refusal(
+            Code.WORKER_LOST,
+            "The model process ended while it worked on this request. It is being restarted; send the request again.",
+            retry_after=2,
+        )
+        self._on_lost(lost)
+        code = await worker.link.ended()
+        self.restarts += 1
+        self._idle_crashes += 1
+        logger.warning("The model process %s. %s", how_it_ended(code), worker.link.last_words)
+        if self._idle_crashes >= IDLE_CRASHES:
+            raise Refusal(
+                Code.INTERNAL_ERROR,
+                f"The model process ended {IDLE_CRASHES} times without an answer. Choose another model; see the log.",
+            )
+
+    async def _load(self) -> Worker:
+        """Load in the usual mode, or in safe mode where that is known to crash or has just crashed."""
+        metadata, load = await asyncio.to_thread(self._plan)
+        self.metadata = metadata
+        worker = await self._attempt(load)
+        if worker is None:
+            worker = await self._attempt(load)
+        if worker is None:
+            raise Refusal(Code.INTERNAL_ERROR, "The model crashes on this machine. Choose another model; see the log.")
+        return worker
+
+    def _plan(self) -> tuple[GgufMetadata, Load]:
+        """Check the file, memory and template. Blocks. Raises Refusal or StartupError."""
+        options = self._options
+        metadata = read_metadata(options.path)
+        if metadata.is_encoder:
+            raise Refusal(Code.MODEL_NOT_LOADED, "This model only makes embeddings. Choose a model that writes text.")
+        available = available_memory(options.memory_limit_bytes)
+        load = Load(
+            path=str(options.path),
+            context_size=choose_context(metadata, options.context, available, MICRO_BATCH),
+            threads=options.threads,
+            gpu_layers=options.gpu_layers if isinstance(options.gpu_layers, int) else -1,
+            micro_batch=MICRO_BATCH,
+            template=_read_template(options.chat_template),
+            abort_in_probe_with_extra_buffers=options.abort_in_probe_with_extra_buffers,
+        )
+        return metadata, load
+
+    async def _attempt(self, load: Load) -> Worker | None:
+        """Start a process and load. None: it crashed in the probe, and that is remembered. Raises Refusal."""
+        link = self._link = await WorkerLink.start()
+        hello = await self._hello(link)
+        size = self.metadata.size_bytes if self.metadata else 0
+        key = await asyncio.to_thread(combination, self._options.path, size, f"{hello.version}\n{hello.build}")
+        safe = await asyncio.to_thread(self._memory.holds, key)
+        link.send(Load(**{name: getattr(load, name) for name in load.__struct_fields__} | {"extra_buffers": not safe}))
+        loaded, probing = await self._until_loaded(link)
+        if loaded is not None:
+            self._report(hello, loaded, safe)
+            return Worker(link, hello, loaded, safe)
+        await self._crashed(link, key, probing=probing, safe=safe)
+        return None
+
+    async def _hello(self, link: WorkerLink) -> Hello:
+        try:
+            frame = await asyncio.wait_for(link.receive(), HELLO_SECONDS)
+        except TimeoutError:
+            frame = None
+        if isinstance(frame, Hello):
+            return frame
+        code = await link.close()
+        logger.error("The model process %s before it said anything. %s", how_it_ended(code), link.last_words)
+        raise Refusal(
+            Code.INTERNAL_ERROR, "The model process does not start. Install pocketserver[llama] again; see the log."
+        )
+
+    async def _until_loaded(self, link: WorkerLink) -> tuple[Loaded | None, bool]:
+        """Follow a load to its end; the flag tells whether the probe had begun when the process ended."""
+        probing = False
+        while True:
+            try:
+                frame = await asyncio.wait_for(link.receive(), SILENCE_SECONDS)
+            except TimeoutError:
+                raise Refusal(Code.INTERNAL_ERROR, "The model did not load in time. Choose a smaller model.") from None
+            match frame:
+                case None:
+                    return None, probing
+                case Loaded():
+                    return frame, probing
+                case LoadFailed(code=code, message=message):
+                    raise Refusal(Code(code), message)
+                case LoadProgress(fraction=fraction):
+                    self.progress = fraction
+                case Probing():
+                    probing = True
+                case _:
+                    logger.warning("An unexpected frame while loading: %s", type(frame).__name__)
+
+    async def _crashed(self, link: WorkerLink, key: str, *, probing: bool, safe: bool) -> None:
+        """Judge the end of a process that was loading. Returns when another attempt makes sense."""
+        code = await link.ended()
+        logger.warning("The model process %s while loading. %s", how_it_ended(code), link.last_words)
+        if code == _KILLED:
+            raise Refusal(
+                Code.INSUFFICIENT_MEMORY,
+                "The system ended the model process while it loaded, most likely for want of memory."
+                " Start the server with a smaller --context, or choose a smaller model.",
+            )
+        if not probing or safe:
+            raise Refusal(Code.INTERNAL_ERROR, "The model crashes while loading. Choose another model; see the log.")
+        logger.warning("Repacked weights crash on this machine; the model is loaded in safe mode from now on.")
+        await asyncio.to_thread(self._memory.remember, key)
+
+    def _report(self, hello: Hello, loaded: Loaded, safe: bool) -> None:
+        mode = " in safe mode" if safe else ""
+        logger.info(
+            "Model loaded in %.1f s%s: context %d, llama.cpp %s",
+            loaded.seconds,
+            mode,
+            loaded.context_size,
+            hello.version,
+        )
+        if loaded.template_problem is not None:
+            logger.warning("Chat template: %s", loaded.template_problem)
+
+
+def _read_template(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        if path.stat().st_size > MAX_TEMPLATE_BYTES:
+            raise Refusal(Code.TEMPLATE_UNSUPPORTED, f"The chat template {path.name} is larger than 256 KiB.")
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Refusal(
+            Code.TEMPLATE_UNSUPPORTED, f"The chat template {path.name} cannot be read. Check --chat-template."
+        ) from error

@@ -1,0 +1,165 @@
+"""The model process: `python -m pocketserver.engines.llama.worker PARENT_PID`, started by the server alone.
+
+The main thread decodes. A second thread reads frames, so that a cancel arrives in the middle of a decode; a third one
+counts and renders beside it. The end of the input pipe means that the server is gone: the process ends at once.
+"""
+
+import os
+import queue
+import sys
+import threading
+import traceback
+from typing import TYPE_CHECKING, assert_never
+
+from pocketserver.engines.llama.frames import (
+    Cancel,
+    Count,
+    Counted,
+    Ended,
+    Exit,
+    FrameError,
+    Generate,
+    Load,
+    LoadFailed,
+    Refused,
+)
+from pocketserver.engines.llama.pipes import Pipes, die_with_parent, take_pipes
+from pocketserver.errors import Code, Refusal
+
+if TYPE_CHECKING:
+    from pocketserver.engines.llama.session import Job, Session
+
+_WAITING_COUNTS = 64
+_INTERNAL = Refusal(Code.INTERNAL_ERROR, "The model process failed inside. Its log says more; send the request again.")
+
+
+class Worker:
+    """Takes frames apart into work for the two working threads."""
+
+    def __init__(self, pipes: Pipes) -> None:
+        self._pipes = pipes
+        self._loads: queue.SimpleQueue[Load] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        self._counts: queue.Queue[Count] = queue.Queue(_WAITING_COUNTS)
+        self._open_jobs: dict[str, Job] = {}
+
+    def run(self) -> None:
+        """Load once, then answer for ever; ends by `os._exit` in the reading thread."""
+        threading.Thread(target=self._read, name="frames", daemon=True).start()
+        session = self._load(self._loads.get())
+        if session is None:
+            threading.Event().wait()  # the server reads why, and closes the pipe
+            return
+        threading.Thread(target=self._count, args=(session,), name="count", daemon=True).start()
+        while True:
+            self._answer(session, self._jobs.get())
+
+    def _read(self) -> None:
+        try:
+            while (frame := self._pipes.receive()) is not None:
+                self._dispatch(frame)
+        except FrameError:
+            traceback.print_exc()
+        finally:
+            os._exit(0)  # also in the middle of native code, which would hold up an ordinary exit
+
+    def _dispatch(self, frame: Load | Generate | Count | Cancel | Exit) -> None:
+        match frame:
+            case Load():
+                self._loads.put(frame)
+            case Generate(request=request):
+                from pocketserver.engines.llama.session import Job
+
+                job = self._open_jobs[request.id] = Job(request)
+                self._jobs.put(job)
+            case Cancel(id=request_id):
+                if (found := self._open_jobs.get(request_id)) is not None:
+                    found.cancel()
+            case Count(ticket=ticket):
+                self._queue_count(frame, ticket)
+            case Exit():
+                os._exit(0)
+            case _:
+                assert_never(frame)
+
+    def _load(self, load: Load) -> "Session | None":
+        from pocketserver.engines.llama.session import Session
+
+        try:
+            return Session(load, self._pipes.send)
+        except Refusal as refusal:
+            self._pipes.send(LoadFailed(code=refusal.code, message=refusal.message))
+        except Exception:  # noqa: BLE001 - the top of this process's work
+            traceback.print_exc()
+            self._pipes.send(LoadFailed(code=_INTERNAL.code, message="The model could not be loaded. See the log."))
+        return None
+
+    def _answer(self, session: "Session", job: "Job") -> None:
+        from pocketserver.engines.llama.decoder import DecodeAbortedError
+
+        try:
+            if not job.cancelled:
+                session.answer(job)
+        except DecodeAbortedError:
+            pass
+        except Refusal as refusal:
+            self._refuse(refusal, request_id=job.request.id)
+        except Exception:  # noqa: BLE001 - the top of this thread
+            traceback.print_exc()
+            self._refuse(_INTERNAL, request_id=job.request.id)
+        finally:
+            self._open_jobs.pop(job.request.id, None)
+            self._pipes.send(Ended(id=job.request.id))
+
+    def _queue_count(self, frame: Count, ticket: int) -> None:
+        try:
+            self._counts.put_nowait(frame)
+        except queue.Full:
+            busy = Refusal(Code.MODEL_BUSY, "Too many counts are waiting. Try again shortly.", retry_after=1)
+            self._refuse(busy, ticket=ticket)
+
+    def _count(self, session: "Session") -> None:
+        while True:
+            frame = self._counts.get()
+            try:
+                self._pipes.send(Counted(ticket=frame.ticket, tokens=session.count(frame.request)))
+            except Refusal as refusal:
+                self._refuse(refusal, ticket=frame.ticket)
+            except Exception:  # noqa: BLE001 - the top of this thread
+                traceback.print_exc()
+                self._refuse(_INTERNAL, ticket=frame.ticket)
+
+    def _refuse(self, refusal: Refusal, *, request_id: str | None = None, ticket: int | None = None) -> None:
+        self._pipes.send(
+            Refused(
+                id=request_id,
+                ticket=ticket,
+                code=refusal.code,
+                message=refusal.message,
+                param=refusal.param,
+                details=refusal.details,
+            )
+        )
+
+
+def main() -> None:
+    pipes = take_pipes()
+    die_with_parent(int(sys.argv[1]))
+    from pocketserver.engines.llama import native
+    from pocketserver.engines.llama.frames import Hello
+
+    native.quiet()
+    pipes.send(
+        Hello(
+            version=native.version(),
+            build=native.build(),
+            gpu_offload=native.supports_gpu(),
+            metal=native.supports_metal(),
+            pid=os.getpid(),
+        )
+    )
+    Worker(pipes).run()
+
+
+if __name__ == "__main__":
+    main()
