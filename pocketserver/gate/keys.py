@@ -32,8 +32,8 @@ _FORM = "Send the header `Authorization: Bearer sk-…`"
 _WHERE = "the owner of the server finds the key with `pocketserver key show`"
 _MISSING: Mapping[str, str] = {
     "metrics": (
-        f"The metrics need a key. {_FORM}. For Prometheus run on the server `pocketserver key new prometheus --scope metrics`, write what it "
-        "prints into a file, and name that file in the scrape_configs: "
+        f"The metrics need a key. {_FORM}. For Prometheus run `pocketserver key new prometheus --scope metrics` on the "
+        "server, write what it prints into a file, and name that file in the scrape_configs: "
         "`authorization: {credentials_file: FILE}`."
     )
 }
