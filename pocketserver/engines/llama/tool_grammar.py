@@ -77,7 +77,7 @@ class _Writer:
         several = choice.parallel and self._syntax.parallel and choice.name is None
         self._rules.add("one", " | ".join(self._call(number, tool) for number, tool in enumerate(tools)))
         first, rest = self._marked(several=several)
-        before = self._thought(thinking)
+        before = self._thought(thinking, must_call=must_call)
         if must_call:
             self._rules.add("start", f"{before} {self.literal(first)} {rest}")
         else:
@@ -133,9 +133,8 @@ class _Writer:
         loose = f"({' | '.join(special)} | TAIL)*" if special else "TAIL"
         return f"({loose} | lead {follows} {rest})"
 
-    def _thought(self, thinking: Thinking) -> str:
+    def _thought(self, thinking: Thinking, *, must_call: bool) -> str:
         marks = self._format.reasoning
-        close = self.literal(marks.close)
         match thinking:
             case Thinking.NONE:
                 return ""
@@ -143,7 +142,8 @@ class _Writer:
                 self._rules.add(*self._until("thought", marks.close))
                 return r"thought /\s*/"
             case Thinking.POSSIBLE:
-                if not self._starts_special(marks.open) or not close:
+                in_free_text = not self._starts_special(marks.open) and not must_call
+                if in_free_text or not self._format.reasoning_known:
                     return ""
                 self._rules.add(*self._until("thought", marks.close))
                 return rf"({self.literal(marks.open)} thought /\s*/)?"
