@@ -23,6 +23,8 @@ from pocketserver.chat import JsonValue
 T = TypeVar("T")
 
 SOURCE_BYTES = 256 * 1024
+STATEMENT_TOKENS = 200
+"""Words and signs in one `{{ … }}` or `{% … %}`; models' own templates stay below 60."""
 OUTPUT_CHARACTERS = 4 * 1024 * 1024
 VALUE_CHARACTERS = 4 * 1024 * 1024
 NUMBER_BITS = 4096
@@ -52,6 +54,7 @@ class Sandbox:
         if len(source.encode(errors="replace")) > SOURCE_BYTES:
             raise TemplateFault(f"the template is larger than {SOURCE_BYTES // 1024} KiB")
         self._environment = _Environment(clock, render_seconds)
+        self._guarded(lambda: _check_statements(self._environment, source))
         self._template = self._guarded(lambda: self._environment.from_string(source))
 
     def render(self, variables: Mapping[str, JsonValue]) -> str:
@@ -83,8 +86,21 @@ class Sandbox:
             raise TemplateFault(f"{type(error).__name__}: {str(error)[:300]}") from error
 
 
+def _check_statements(environment: SandboxedEnvironment, source: str) -> None:
+    """Refuse endless expressions: long chains take Python's compiler seconds, and gigabytes before it gives up."""
+    length = 0
+    for _, kind, _ in environment.lex(source):
+        length = 0 if kind in ("block_begin", "variable_begin") else length + (kind != "whitespace")
+        if length > STATEMENT_TOKENS:
+            raise TemplateFault(f"a statement of the template has more than {STATEMENT_TOKENS} words")
+
+
 class _BoundedCode(CodeGenerator):  # type: ignore[misc]
-    """Jinja's compiler, with `a ~ b` joined under a limit: that operator has no hook of its own."""
+    """Jinja's compiler under the clock, with `a ~ b` joined under a limit: that operator has no hook of its own."""
+
+    def visit(self, node: nodes.Node, *args: Any, **kwargs: Any) -> Any:
+        self.environment.check_clock()
+        return super().visit(node, *args, **kwargs)
 
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802 - Jinja's visitor names
         self.write("environment.join((")
@@ -112,7 +128,11 @@ class _Environment(SandboxedEnvironment):  # type: ignore[misc]
 
     def __init__(self, clock: Callable[[], datetime], render_seconds: float) -> None:
         super().__init__(
-            trim_blocks=True, lstrip_blocks=True, autoescape=False, extensions=["jinja2.ext.loopcontrols", _Generation]
+            trim_blocks=True,
+            lstrip_blocks=True,
+            autoescape=False,
+            optimized=False,  # folding constants takes cubic time on long chains, and saves next to nothing here
+            extensions=["jinja2.ext.loopcontrols", _Generation],
         )
         self._render_seconds = render_seconds
         self._deadline = threading.local()

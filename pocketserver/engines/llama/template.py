@@ -1,6 +1,7 @@
 """A model's chat template: from messages and tools to the text of the prompt."""
 
 import copy
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
@@ -42,6 +43,7 @@ class ChatTemplate:
         self.source = source
         self._fixed = {"bos_token": bos_token, "eos_token": eos_token}
         self._clock = clock
+        self._probe_seconds = render_seconds
         self._sandbox: Sandbox | None = None
         self.problem: str | None = None
         """Why the template does not compile, or None."""
@@ -106,9 +108,18 @@ class ChatTemplate:
     def render_probe(
         self, turns: Sequence[Turn], tools: Sequence[JsonValue], arguments: Mapping[str, JsonValue]
     ) -> str:
-        """`render_turns` as the probes call it: `add_generation_prompt` is one of the arguments."""
-        prompted = arguments.get("add_generation_prompt", True) is True
-        return self.render_turns(turns, tools=tools, arguments=arguments, generation_prompt=prompted)
+        """`render_turns` as the probes call it: `add_generation_prompt` is one of the arguments.
+
+        All probes together get no longer than one render may take: a slow template is no reason for a slow start.
+        """
+        if self._probe_seconds < 0:
+            raise TemplateFault("the template is too slow to be examined")
+        begun = time.monotonic()
+        try:
+            prompted = arguments.get("add_generation_prompt", True) is True
+            return self.render_turns(turns, tools=tools, arguments=arguments, generation_prompt=prompted)
+        finally:
+            self._probe_seconds -= time.monotonic() - begun
 
     def render_turns(
         self,
