@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from pocketserver.chat import EngineState, ModelInfo
 from pocketserver.engines.engine import Engine
@@ -38,7 +39,14 @@ def assemble(effective: Effective, engine: Engine, log: ServerLog, model: Instal
         installed=lambda: installed_models(settings, engine, model),
         model_id=engine.status.model if model is None else model.id,
     )
-    metrics.watch(Sources(status=lambda: engine.status, models=server.installed, lane=server.door))
+    metrics.watch(
+        Sources(
+            status=lambda: engine.status,
+            models=server.installed,
+            lane=server.door,
+            dropped_log_lines=lambda: log.dropped,
+        )
+    )
     return server
 
 
@@ -87,14 +95,22 @@ def _sim(settings: Settings, _model: InstalledModel | None) -> Engine:
 
 
 def _llama(settings: Settings, model: InstalledModel | None) -> Engine:
-    try:
-        from pocketserver.engines.llama.process import LlamaEngine, LlamaOptions
-    except ImportError as error:
-        raise StartupError(
-            f"The engine llama needs packages that are missing ({error.name}). Install pocketserver[llama]."
-        ) from error
-    assert model is not None
-    raise NotImplementedError(LlamaEngine, LlamaOptions)
+    from pocketserver.engines.llama.process import LlamaEngine, LlamaOptions  # needs the extra `llama`
+
+    assert model is not None, "prepare_model finds one"
+    template = None if settings.chat_template is None else Path(settings.chat_template)
+    return LlamaEngine(
+        LlamaOptions(
+            model_id=model.id,
+            path=model.path,
+            state_folder=settings.home_folder / "llama",
+            context=settings.context,
+            threads=settings.threads,
+            gpu_layers=settings.gpu_layers,
+            chat_template=template,
+            memory_limit_bytes=settings.memory_limit_bytes,
+        )
+    )
 
 
 def _not_here(settings: Settings, _model: InstalledModel | None) -> Engine:

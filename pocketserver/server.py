@@ -21,7 +21,7 @@ from pocketserver.errors import Code, Refusal
 from pocketserver.gate.admission import Door
 from pocketserver.gate.entrance import Entrance
 from pocketserver.gate.hosts import HostRule, OriginRule, PeerRule
-from pocketserver.gate.keys import KeyStore
+from pocketserver.gate.keys import Identity, KeyStore
 from pocketserver.gate.limits import WrongKeyThrottle
 from pocketserver.http_server import serving_http
 from pocketserver.lan import address
@@ -37,7 +37,6 @@ from pocketserver.wire.openai_chat import ChatCompletions
 from pocketserver.wire.openai_chat_request import Defaults
 from pocketserver.wire.openai_errors import OpenAIErrors
 
-REVOCATION_POLL_SECONDS = 0.5
 LAST_WORDS_SECONDS = 2.0
 
 
@@ -144,13 +143,11 @@ async def serving(server: Server) -> AsyncIterator[Server]:
         server.control_url, server.control_token = await stack.enter_async_context(control.listening(_control(server)))
         path = run_file.write(settings.home_folder / "run", _run_entry(server))
         stack.callback(path.unlink, missing_ok=True)
-        async with asyncio.TaskGroup() as tasks:
-            watching = tasks.create_task(_end_streams_of_revoked_keys(server))
-            try:
-                yield server
-                await _let_running_finish(server)
-            finally:
-                watching.cancel()
+        await stack.enter_async_context(_keys_watched(server))
+        try:
+            yield server
+        finally:
+            await _let_running_finish(server)
 
 
 def application(server: Server) -> web.Application:
@@ -230,15 +227,26 @@ def _run_entry(server: Server) -> run_file.RunningServer:
     )
 
 
-async def _end_streams_of_revoked_keys(server: Server) -> None:
-    """Revoking a key takes effect without a restart, on its running generation too."""
-    while server.keys is not None:
-        await asyncio.sleep(REVOCATION_POLL_SECONDS)
-        running = server.door.running
-        if running is not None and running.owner is not None and not server.keys.is_valid(running.owner):
-            server.door.end_owned_by(
-                running.owner, Refusal(Code.INVALID_API_KEY, "The API key of this request has been revoked.")
-            )
+@asynccontextmanager
+async def _keys_watched(server: Server) -> AsyncIterator[None]:
+    """Follow the key file: revoking a key takes effect without a restart, on its running generation too."""
+    keys = server.keys
+    if keys is None:
+        yield
+        return
+
+    def end(identity: Identity) -> None:
+        server.door.end_owned_by(
+            identity.name, Refusal(Code.INVALID_API_KEY, "The API key of this request has been revoked.")
+        )
+
+    watching = asyncio.create_task(keys.watch(end))
+    try:
+        yield
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        await asyncio.to_thread(keys.write_uses)
 
 
 async def _let_running_finish(server: Server) -> None:

@@ -16,6 +16,7 @@ from pocketserver import __version__
 from pocketserver.assembly import assemble, make_engine, prepare_model
 from pocketserver.chat import EngineState
 from pocketserver.cli import banner
+from pocketserver.gate import key_file
 from pocketserver.lan import address, identity, mdns
 from pocketserver.lan.names import Auth, Description, Readiness
 from pocketserver.listening import is_loopback
@@ -38,8 +39,12 @@ def run(effective: Effective) -> None:
 
 async def _serve(effective: Effective) -> None:
     settings = effective.settings
-    with logs.configure(settings.log, level=settings.log_level) as log:
+    secrets = [secret for secret in (settings.api_key, settings.upstream_key, settings.room_key) if secret]
+    with logs.configure(settings.log, level=settings.log_level, secrets=secrets) as log:
         banner.warn_of_risks(settings)
+        exposed = await asyncio.to_thread(key_file.exposure, settings.home_folder)
+        if exposed:
+            banner.say(f"WARNING: {exposed}")
         model = await prepare_model(settings, banner.fetch_progress)
         server = assemble(effective, make_engine(settings, model), log, model)
         choice = await asyncio.to_thread(address.choose, settings.advertise, settings.host)

@@ -35,10 +35,13 @@ class TextAssembler:
         return self._take(self._decoder.decode(data))
 
     def finish(self) -> str:
-        """The rest, when no more bytes come: what was held back and is no stop string after all."""
-        text = self._take(self._decoder.decode(b"", final=True))
+        """The rest, when no more bytes come: what was held back and is no stop string after all.
+
+        The first bytes of a character whose others never came (the token limit fell into it) are left out.
+        """
+        self._decoder.reset()
         rest, self._held = self._held, ""
-        return text + rest
+        return rest
 
     def _take(self, text: str) -> str:
         if not self._stop:

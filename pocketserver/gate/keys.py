@@ -78,6 +78,7 @@ class KeyStore:
         self._stamp: key_file.Stamp | None = None
         self._identities = _identities(Keys(), main_key_override)
         self._checked = float("-inf")
+        self._seen: dict[bytes, Identity] = {}  # keys of earlier readings, however short they lived; see `watch`
         self._uses: dict[str, int] = {}
         self._uses_written = self._clock()
         self.problem: str | None = None
@@ -127,15 +128,15 @@ class KeyStore:
         The server owns this as a task. While it runs, `authenticate` does not look at the file for known keys.
         """
         self.refresh()
-        known = self._identities
+        self._seen.clear()
         while True:
             await asyncio.sleep(every_seconds)
             await asyncio.to_thread(self._look_after_files)
             present = {identity.digest for identity in self._identities}
-            for identity in known:
-                if identity.digest not in present:
-                    on_revoked(identity)
-            known = self._identities
+            gone = [identity for digest, identity in self._seen.items() if digest not in present]
+            self._seen.clear()
+            for identity in gone:
+                on_revoked(identity)
 
     # For the owner
 
@@ -174,6 +175,7 @@ class KeyStore:
             try:
                 stamp = key_file.stamp(self._folder)
                 if stamp != self._stamp or self.problem is not None:
+                    self._seen.update({identity.digest: identity for identity in self._identities})
                     self._identities = _identities(key_file.read(self._folder), self._override)
                     self._stamp = stamp
             except StartupError as error:

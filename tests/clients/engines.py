@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from pocketserver.engines.engine import Engine
+from pocketserver.engines.llama.process import LlamaEngine, LlamaOptions
 from pocketserver.engines.sim.engine import SimEngine
 from tests.serving import FAST
 
@@ -12,6 +13,11 @@ ENGINES = ["sim", pytest.param("llama", marks=pytest.mark.real_model)]
 
 
 async def make_engine(request: pytest.FixtureRequest, home: Path) -> Engine:
+    """The engine of this parameter, ready to answer."""
     if request.param == "sim":
         return SimEngine(FAST)
-    raise AssertionError(home)
+    model = request.getfixturevalue("default_model_path")
+    engine = LlamaEngine(LlamaOptions(model_id="smollm2-135m-instruct", path=model, state_folder=home / "llama"))
+    await engine.start()
+    await engine.loaded()
+    return engine

@@ -45,7 +45,7 @@ async def test_a_second_caller_of_the_mutex_is_refused_at_once_with_a_hint() -> 
 
 
 async def test_of_fifty_pairs_exactly_one_comes_in_each_time() -> None:
-    engine = SimEngine(SimOptions(tokens_per_second=None))
+    engine = SimEngine(SimOptions(tokens_per_second=4000))
     entrance = door(engine)
 
     async def one() -> str:
