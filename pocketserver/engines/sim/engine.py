@@ -1,51 +1,38 @@
-"""The simulated engine: scripted or seeded replies at a given token rate, behind the same protocol as a real model."""
+"""The simulated engine: scripted or seeded replies of a simulated device, behind the same protocol as a real model."""
 
-import asyncio
-import json
-import logging
-import time
-from collections import deque
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 
 import msgspec
 
-from pocketserver.chat import (
-    EngineState,
-    EngineStatus,
-    Event,
-    Finished,
-    FinishReason,
-    GenerationRequest,
-    ModelInfo,
-    TextDelta,
-    Timings,
-    TokenScore,
-    Usage,
-)
+from pocketserver.chat import EngineState, EngineStatus, GenerationRequest, ModelInfo
 from pocketserver.engines.engine import EventStream
 from pocketserver.engines.sim import example
-from pocketserver.engines.sim.prose import DEFAULT_TOKENS, prose, tokens_of
-from pocketserver.engines.text import TextAssembler
-from pocketserver.errors import Code, Refusal
-
-_log = logging.getLogger(__name__)
-
-DEFAULT_MODEL = "sim-1b"
-BATCH_TOKENS = 256
-"""Tokens a batch when time is switched off; bounds what a slow reader makes the engine hold."""
+from pocketserver.engines.sim.clock import DeviceClock
+from pocketserver.engines.sim.device import DEFAULT_MODEL, GENERIC, DevicePreset, SimModel
+from pocketserver.engines.sim.prose import DEFAULT_TOKENS, prose, token_count, tokens_of
+from pocketserver.engines.sim.rules import NewRule, RawToken, Reply, RuleBook
+from pocketserver.engines.sim.script import Script, forced_call, last_message, scripted, seed_of, thinking
+from pocketserver.engines.sim.state import Device
+from pocketserver.engines.sim.stream import Interruption, SimAnswer, SimStream
+from pocketserver.errors import Code, Refusal, UsageError
 
 _TURN_TOKENS = 4
 """Tokens that each message costs beside its text, as chat templates do."""
+_MOST_REMEMBERED_REPLIES = 256
+_MOST_REMEMBERED_TOKENS = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimOptions:
-    """How the device answers. `tokens_per_second` None means without any delay.
+    """How the device answers. `tokens_per_second` None means without any delay: time is virtual.
 
-    `reply` is `prose` or `echo`; scripted replies come before both, see `SimEngine.script`.
+    `reply` is `prose` or `echo`; rules come before both. With a `preset`, its models and rates hold, and `speed` is
+    device seconds for each real second, None for virtual time; without one, `model` and `context_size` describe the
+    only model.
     """
 
     model: str = DEFAULT_MODEL
@@ -54,165 +41,181 @@ class SimOptions:
     seed: int = 0
     reply: str = "prose"
     reply_tokens: int = DEFAULT_TOKENS
+    preset: DevicePreset | None = None
+    speed: float | None = 1.0
+
+    def device(self) -> Device:
+        """The device that these options describe, switched off."""
+        if self.preset is not None:
+            return Device(self.preset, DeviceClock(self.speed), context_size=self.context_size)
+        speed = None if self.tokens_per_second is None else self.speed
+        preset = generic(self.model, self.context_size, self.tokens_per_second or 40.0, prompt_factor=1e6)
+        return Device(preset, DeviceClock(speed), context_size=self.context_size)
 
 
-@dataclass(slots=True)
+def generic(model: str, context_size: int, tokens_per_second: float, prompt_factor: float) -> DevicePreset:
+    """A device that never gets hot, loads at once, and has room for this context."""
+    only = SimModel(
+        id=model,
+        context_size=context_size,
+        tokens_per_second=tokens_per_second,
+        prompt_tokens_per_second=tokens_per_second * prompt_factor,
+    )
+    needed = GENERIC.bytes_needed(only, context_size)
+    limit = max(GENERIC.memory_limit_bytes, 2 * needed)
+    return msgspec.structs.replace(GENERIC, models=(only,), memory_limit_bytes=limit)
+
+
 class SimEngine:
-    """Answers without a model: deterministic for equal options, requests and seeds."""
+    """Answers without a model: deterministic for equal options, rules, requests and seeds."""
 
-    options: SimOptions = field(default_factory=SimOptions)
-    name: str = "sim"
-    state: EngineState = EngineState.READY
-    scripted: deque[Sequence[bytes]] = field(default_factory=deque)
-    running: int = 0
-    problem_code: str | None = None
+    name = "sim"
+
+    def __init__(self, options: SimOptions = SimOptions()) -> None:
+        self.options = options
+        self.device = options.device()
+        self.rules = RuleBook()
+        self.interruptions: dict[str, Interruption] = {}
+        """What is to happen in mid-stream, by request id; taken when the answer begins."""
+        self.running = 0
+        self._stream: SimStream | None = None
+        self._remembered: OrderedDict[str, Sequence[str]] = OrderedDict()
+        self._wanted = options.model if self.device.preset.model(options.model) else self.device.preset.models[0].id
+        self.device.state = EngineState.READY
+
+    @property
+    def state(self) -> EngineState:
+        return self.device.state
+
+    @state.setter
+    def state(self, state: EngineState) -> None:
+        self.device.state = state
+
+    @property
+    def problem_code(self) -> str | None:
+        return self.device.problem_code
+
+    @problem_code.setter
+    def problem_code(self, code: str | None) -> None:
+        self.device.problem_code = code
 
     @property
     def status(self) -> EngineStatus:
-        return EngineStatus(
-            state=self.state,
-            model=self.options.model if self.state is EngineState.READY else None,
-            context_size=self.options.context_size,
-            supports_tools=True,
-            problem_code=self.problem_code,
-            device={},
-        )
+        return self.device.status()
 
     def models(self) -> Sequence[ModelInfo]:
-        return [ModelInfo(id=self.options.model, loaded=True, context_size=self.options.context_size)]
+        device = self.device
+        loaded = device.model.id if device.state is EngineState.READY else None
+        return [
+            model.info(loaded=model.id == loaded, context_size=device.served_context) for model in device.preset.models
+        ]
 
     async def start(self) -> None:
-        self.state = EngineState.READY
+        self.load(self._wanted)
+        if self.device.clock.virtual:
+            self.device.clock.advance(self.device.preset.load_seconds(self.device.model))
 
     async def close(self) -> None:
-        self.state = EngineState.NO_MODEL
+        self.device.clock.close()
+        self.device.state = EngineState.NO_MODEL
+
+    def load(self, model_id: str | None) -> None:
+        """Switch to another model of the device; None unloads. A running answer ends. Raises UsageError."""
+        if model_id is not None and self.device.preset.model(model_id) is None:
+            known = ", ".join(model.id for model in self.device.preset.models)
+            raise UsageError(f"This device has no model {model_id!r}. It has: {known}.")
+        self.interrupt(
+            Refusal(Code.MODEL_NOT_LOADED, "The model was changed on the device. Send it again.", retry_after=5)
+        )
+        if model_id is None:
+            self.device.unload()
+        else:
+            self.device.load(model_id)
+
+    def interrupt(self, refusal: Refusal) -> None:
+        """End the running answer, if there is one, with an error."""
+        if self._stream is not None:
+            self._stream.fail(refusal)
 
     def script(self, tokens: Sequence[str | bytes]) -> None:
         """Answer the next request with exactly these tokens. Bytes may cut characters anywhere."""
-        self.scripted.append([token.encode() if isinstance(token, str) else token for token in tokens])
+        import base64
+
+        spelled = tuple(
+            token if isinstance(token, str) else RawToken(base64.b64encode(token).decode()) for token in tokens
+        )
+        self.rules.add(NewRule(reply=Reply(tokens=spelled), times=1))
 
     async def count(self, request: GenerationRequest) -> int:
         return _prompt_tokens(request)
 
     @asynccontextmanager
     async def generate(self, request: GenerationRequest) -> AsyncIterator[EventStream]:
+        interruption = self.interruptions.pop(request.id, None)
         prompt_tokens = _prompt_tokens(request)
-        self._check(prompt_tokens)
-        reply = _Reply(request, self._tokens(request), prompt_tokens, self.options.context_size)
-        stream = EventStream()
+        self._check(request, prompt_tokens)
+        script = self._script(request)
+        stream = SimStream(SimAnswer(request, script, self.device, prompt_tokens, interruption))
+        self._stream = stream
         self.running += 1
-        producer = asyncio.create_task(self._guarded(reply, stream))
         try:
             yield stream
         finally:
-            producer.cancel()
-            await asyncio.gather(producer, return_exceptions=True)
             self.running -= 1
+            self._stream = None
 
-    def _check(self, prompt_tokens: int) -> None:
-        if prompt_tokens >= self.options.context_size:
+    def _check(self, request: GenerationRequest, prompt_tokens: int) -> None:
+        device = self.device
+        if device.state is not EngineState.READY:
+            raise Refusal(Code.MODEL_NOT_LOADED, "The model was unloaded meanwhile. Try again shortly.", retry_after=5)
+        if request.tools and not device.model.tools:
+            raise Refusal(
+                Code.TOOLS_UNSUPPORTED,
+                "The loaded model's chat template cannot express tool calls. Leave `tools` out, or load a model that "
+                "can.",
+                param="tools",
+            )
+        context_size = device.served_context
+        if prompt_tokens >= context_size:
             raise Refusal(
                 Code.CONTEXT_LENGTH_EXCEEDED,
-                f"This model's maximum context length is {self.options.context_size} tokens. However, your messages "
+                f"This model's maximum context length is {context_size} tokens. However, your messages "
                 f"resulted in {prompt_tokens} tokens. Please reduce the length of the messages.",
                 param="messages",
-                details={"prompt_tokens": prompt_tokens, "context_size": self.options.context_size},
+                details={"prompt_tokens": prompt_tokens, "context_size": context_size},
             )
 
-    def _tokens(self, request: GenerationRequest) -> Iterator[bytes]:
-        if self.scripted:
-            return iter(self.scripted.popleft())
+    def _script(self, request: GenerationRequest) -> Script:
+        reply = self.rules.take(request)
+        if reply is not None:
+            return scripted(reply, request, seed_of(request, self.options.seed))
+        call = forced_call(request)
+        if call is not None:
+            return Script(calls=(call,))
+        reasoning = thinking(request, seed_of(request, self.options.seed)) if self._thinks(request) else ()
         text = example.reply_to(request)
         if text is not None:
-            return (token.encode() for token in tokens_of(text))
+            return Script(tokens=tokens_of(text), reasoning=reasoning)
+        return Script(tokens=self._tokens(request), reasoning=reasoning)
+
+    def _thinks(self, request: GenerationRequest) -> bool:
+        return request.reasoning_effort is not None and self.device.model.thinking
+
+    def _tokens(self, request: GenerationRequest) -> Iterable[str]:
+        """The reply where nothing is scripted. Short prose is remembered, since tests ask the same again and again."""
         if self.options.reply == "echo":
-            return (token.encode() for token in tokens_of(request.messages[-1].content if request.messages else ""))
-        seed = f"{self.options.seed}:{request.sampling.seed}:{json.dumps([m.content for m in request.messages])}"
-        return (token.encode() for token in islice(prose(seed), self.options.reply_tokens))
-
-    async def _guarded(self, reply: "_Reply", stream: EventStream) -> None:
-        try:
-            await self._produce(reply, stream)
-        except Exception as error:  # noqa: BLE001 - the top of a task
-            _log.exception("the simulated reply failed")
-            stream.fail(Refusal(Code.INTERNAL_ERROR, f"The simulator failed ({type(error).__name__})."))
-
-    async def _produce(self, reply: "_Reply", stream: EventStream) -> None:
-        started = time.perf_counter()
-        rate = self.options.tokens_per_second
-        if rate is None:
-            await _at_once(reply, stream)
-        else:
-            for number, batch in enumerate(reply.batches(1)):
-                # Times are counted from the start, so that sleeping too long once does not slow the whole answer.
-                await asyncio.sleep(max(0.0, started + (number + 1) / rate - time.perf_counter()))
-                stream.put(batch)
-        stream.put([reply.finished(time.perf_counter() - started)])
-        stream.close()
-
-
-async def _at_once(reply: "_Reply", stream: EventStream) -> None:
-    for batch in reply.batches(BATCH_TOKENS):
-        stream.put(batch)
-        await stream.room()
-
-
-class _Reply:
-    """One answer on its way: tokens in, events out, counts kept."""
-
-    def __init__(
-        self, request: GenerationRequest, tokens: Iterator[bytes], prompt_tokens: int, context_size: int
-    ) -> None:
-        self._limit = min(request.max_tokens, context_size - prompt_tokens)
-        self._scored = request.top_logprobs
-        self._tokens = tokens
-        self._text = TextAssembler(request.stop)
-        self._prompt_tokens = prompt_tokens
-        self._made = 0
-        self._reason = FinishReason.STOP
-
-    def batches(self, size: int) -> Iterator[list[Event]]:
-        """Batches of up to `size` tokens; the last one holds what was held back."""
-        batch: list[Event] = []
-        for count, token in enumerate(self._until_end(), start=1):
-            text = self._text.feed(token)
-            if text:
-                batch.append(TextDelta(text=text, scores=self._scores(token)))
-            if count % size == 0:
-                yield batch
-                batch = []
-        rest = self._text.finish()
-        if rest:
-            batch.append(TextDelta(text=rest))
-        if batch:
-            yield batch
-
-    def _until_end(self) -> Iterator[bytes]:
-        for token in self._tokens:
-            if self._made >= self._limit:
-                self._reason = FinishReason.LENGTH
-                return
-            self._made += 1
-            yield token
-            if self._text.stopped:
-                return
-
-    def _scores(self, token: bytes) -> tuple[TokenScore, ...]:
-        if self._scored is None:
-            return ()
-        score = TokenScore(token=token.decode(errors="replace"), logprob=0.0, bytes=token)
-        return (msgspec.structs.replace(score, top=(score,) if self._scored else ()),)
-
-    def finished(self, seconds: float) -> Finished:
-        usage = Usage(prompt_tokens=self._prompt_tokens, completion_tokens=self._made)
-        return Finished(
-            reason=self._reason,
-            usage=usage,
-            timings=Timings(generation_seconds=seconds),
-            stop_sequence=self._text.stop_sequence,
-        )
+            return tokens_of(last_message(request))
+        seed, count = seed_of(request, self.options.seed), self.options.reply_tokens
+        if count > _MOST_REMEMBERED_TOKENS or len(seed) > _MOST_REMEMBERED_TOKENS:
+            return islice(prose(seed), count)
+        tokens = self._remembered.get(seed)
+        if tokens is None:
+            tokens = self._remembered[seed] = [*islice(prose(seed), count)]
+            if len(self._remembered) > _MOST_REMEMBERED_REPLIES:
+                self._remembered.popitem(last=False)
+        return tokens
 
 
 def _prompt_tokens(request: GenerationRequest) -> int:
     texts = [message.content for message in request.messages] or [request.prompt or ""]
-    return sum(len(tokens_of(text)) + _TURN_TOKENS for text in texts) + 1
+    return sum(token_count(text) + _TURN_TOKENS for text in texts) + 1

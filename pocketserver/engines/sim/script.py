@@ -1,0 +1,101 @@
+"""What the simulator says to a request: reasoning, text and calls, decided before the first token."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import msgspec
+
+from pocketserver.chat import FinishReason, GenerationRequest, Role, Tool, ToolMode
+from pocketserver.engines.sim.example import example
+from pocketserver.engines.sim.prose import DEFAULT_TOKENS, prose, tokens_of
+from pocketserver.engines.sim.rules import RefusalReply, Reply, ScriptedCall
+from pocketserver.errors import Refusal
+
+_EFFORT_TOKENS = {"minimal": 4, "low": 8, "medium": 16, "high": 32, "xhigh": 64, "max": 64}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """One answer. `tokens` may be endless; text tokens are characters already, bytes may be pieces of them."""
+
+    tokens: Iterable[str] | Iterable[bytes] = ()
+    reasoning: Sequence[str] = ()
+    calls: Sequence[ScriptedCall] = ()
+    finish_reason: FinishReason | None = None
+
+
+def scripted(reply: Reply, request: GenerationRequest, seed: str) -> Script:
+    """A rule's reply as a script. Raises the Refusal that the rule asks for."""
+    if isinstance(reply.refusal, RefusalReply):
+        wanted = reply.refusal
+        raise Refusal(
+            wanted.code, wanted.message or "A rule of the simulator refuses this.", retry_after=wanted.retry_after
+        )
+    calls = () if request.tool_choice.mode is ToolMode.NONE else reply.tool_calls
+    return Script(
+        tokens=_tokens(reply, request, seed, silent=bool(calls)),
+        reasoning=tokens_of(reply.reasoning or ""),
+        calls=calls,
+        finish_reason=FinishReason(reply.finish_reason) if reply.finish_reason else None,
+    )
+
+
+def _tokens(reply: Reply, request: GenerationRequest, seed: str, *, silent: bool) -> Iterable[str] | Iterable[bytes]:
+    if reply.tokens is not None:
+        return reply.token_bytes()
+    if reply.echo:
+        return tokens_of(last_message(request))
+    if reply.prose_tokens is not None:
+        return islice(prose(seed), reply.prose_tokens)
+    text = reply.text if reply.text is not None else reply.refusal
+    if isinstance(text, str):
+        return tokens_of(text)
+    return () if silent else islice(prose(seed), DEFAULT_TOKENS)
+
+
+def forced_call(request: GenerationRequest) -> ScriptedCall | None:
+    """The call that `tool_choice` demands, with arguments that the tool's schema admits; None where it is free."""
+    if request.tool_choice.mode is not ToolMode.REQUIRED or not request.tools:
+        return None
+    tool = _chosen(request)
+    return ScriptedCall(name=tool.name, arguments=_arguments(tool))
+
+
+def thinking(request: GenerationRequest, seed: str) -> Sequence[str]:
+    """Reasoning in proportion to the effort that was asked for; none unasked."""
+    count = _EFFORT_TOKENS.get(request.reasoning_effort or "", 0)
+    return [*islice(prose(f"thinking:{seed}"), count)] if count else ()
+
+
+def last_message(request: GenerationRequest) -> str:
+    """What `echo` repeats: the last thing the user said, or the raw prompt."""
+    if not request.messages:
+        return request.prompt or ""
+    users = (message for message in reversed(request.messages) if message.role is Role.USER)
+    return next(users, request.messages[-1]).content
+
+
+def call_id(request: GenerationRequest, index: int) -> str:
+    """The same call of the same request has the same id in every run."""
+    return f"call_{request.id[-20:]}{index:04d}"
+
+
+def seed_of(request: GenerationRequest, seed: int) -> str:
+    """What a reply is made from: the device's seed, the request's seed, and every word of the conversation."""
+    said = [message.content for message in request.messages] or request.prompt
+    return f"{seed}:{request.sampling.seed}:{_encode(said).decode()}"
+
+
+_encode: Callable[[object], bytes] = msgspec.json.Encoder().encode
+
+
+def _chosen(request: GenerationRequest) -> Tool:
+    name = request.tool_choice.name
+    return next((tool for tool in request.tools if tool.name == name), request.tools[0])
+
+
+def _arguments(tool: Tool) -> object:
+    schema = dict(tool.parameters) or {"type": "object"}
+    schema.setdefault("type", "object")
+    return example(schema)
