@@ -23,7 +23,7 @@ class Admission:
             return schema
         question = (id(schema), id(value))
         if question in self._asking:
-            return True  # a `$ref` that leads back to itself adds nothing
+            return False  # it leads back to itself without a value in between
         self._effort.spend()
         self._asking.add(question)
         try:

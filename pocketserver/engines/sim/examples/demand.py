@@ -40,7 +40,9 @@ class Alternative:
 
 @dataclass(slots=True)
 class _Unfolding:
-    pending: list[Node | tuple[Node, ...]]
+    """What is still to be looked at, each with the schemas that led to it, and what holds so far."""
+
+    pending: list[tuple[Node | tuple[Node, ...], frozenset[int]]]
     done: dict[int, Node] = field(default_factory=dict)
     kinds: frozenset[str] = frozenset(KINDS)
 
@@ -60,9 +62,9 @@ class Book:
         self._kept: list[Node] = []
         self._survey(root)
 
-    def place(self, nodes: Iterable[Node]) -> str:
+    def place(self, nodes: Iterable[Node], otherwise: str = "#") -> str:
         """Where the first of the schemas stands, as a pointer."""
-        return next((shown(self._places[id(node)]) for node in nodes if id(node) in self._places), "#")
+        return next((shown(self._places[id(node)]) for node in nodes if id(node) in self._places), otherwise)
 
     def demand(self, schemas: Iterable[JsonValue]) -> Demand:
         """Raises SchemaFault for what is no schema."""
@@ -141,7 +143,7 @@ class Book:
         return [found for found in (*behind, *map(self._node, node.get("allOf", ()))) if found]
 
     def _unfold(self, demand: Demand) -> Iterator[Alternative]:
-        stack = [_Unfolding(list(reversed(demand.nodes)))]
+        stack = [_Unfolding([(node, frozenset()) for node in reversed(demand.nodes)])]
         count = 0
         while stack and count < MAX_ALTERNATIVES:
             self._effort.spend()
@@ -154,15 +156,21 @@ class Book:
 
     def _advanced(self, state: _Unfolding) -> Iterable[_Unfolding]:
         """The states after the next pending schema: one after a node, one for each option after a choice."""
-        first = state.pending.pop()
+        first, above = state.pending.pop()
         if isinstance(first, tuple):
-            return [_Unfolding([*state.pending, option], dict(state.done), state.kinds) for option in reversed(first)]
+            return [
+                _Unfolding([*state.pending, (option, above)], dict(state.done), state.kinds)
+                for option in reversed(first)
+            ]
+        if id(first) in above:
+            return ()  # it leads back to itself without a value in between
         if id(first) in state.done:
             return (state,)
         state.done[id(first)] = first
         state.kinds &= _kinds_of(first)
-        choices = [tuple(map(self._node, first[key])) for key in ("anyOf", "oneOf") if key in first]
-        state.pending = [*choices, *state.pending, *self._followed(first)]
+        above |= {id(first)}
+        choices = [(tuple(map(self._node, first[key])), above) for key in ("anyOf", "oneOf") if key in first]
+        state.pending = [*choices, *state.pending, *((node, above) for node in self._followed(first))]
         return (state,) if state.kinds else ()
 
 

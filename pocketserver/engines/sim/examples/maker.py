@@ -1,6 +1,6 @@
 """From a JSON Schema to a value that it admits."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from pocketserver.chat import JsonValue
 from pocketserver.engines.llama.schema_check import SchemaFault, prepared
@@ -59,27 +59,33 @@ class _Maker:
             return (
                 "Unsatisfiable schema: its required parts contain one another without end, so no value can be finished."
             )
-        while inner := self._impossible_part(demand):
-            demand = inner
-        nodes = self._book.closure(demand)
-        words = sorted({f"`{word}`" for node in nodes for word in node} - {f"`{word}`" for word in _ANNOTATIONS})
-        told = ", ".join(words[:8]) or "`false`"
-        return f"Unsatisfiable schema: no value satisfies {told} at {self._book.place(nodes)}."
+        label, place = "the value", self._book.place(demand.nodes)
+        while found := self._impossible_part(demand):
+            label, demand = found
+            place = self._book.place(self._book.closure(demand), place)
+        if any(node is self._book.never for node in demand.nodes):
+            return f"Unsatisfiable schema: {label} is required, but no value is allowed there, at {place}."
+        return f"Unsatisfiable schema: no value satisfies {self._words(demand)}, for {label}, at {place}."
 
-    def _impossible_part(self, demand: Demand) -> Demand | None:
+    def _words(self, demand: Demand) -> str:
+        words = {word for node in self._book.closure(demand) for word in node} - _ANNOTATIONS
+        return ", ".join(f"`{word}`" for word in sorted(words)[:8])
+
+    def _impossible_part(self, demand: Demand) -> tuple[str, Demand] | None:
         for alternative in self._book.alternatives(demand):
-            for part in self._parts(alternative):
+            for label, part in self._parts(alternative):
                 if self._costs.least(part, MAX_DEPTH) is None:
-                    return part
+                    return label, part
         return None
 
-    def _parts(self, alternative: Alternative) -> list[Demand]:
+    def _parts(self, alternative: Alternative) -> Iterator[tuple[str, Demand]]:
+        """What must be inside, with a name for it."""
         if shapes.constant_of(alternative):
-            return []
-        names = shapes.required(alternative) if "object" in alternative.kinds else ()
-        least = shapes.counts(alternative, "Items")[0] if "array" in alternative.kinds else 0
-        items = range(min(least, shapes.described_items(alternative) + 1))
-        return [
-            *(self._costs.shapes.property(alternative, name) for name in names),
-            *(self._costs.shapes.item(alternative, index) for index in items),
-        ]
+            return
+        if "object" in alternative.kinds:
+            for name in shapes.required(alternative):
+                yield f"the property {name[:80]!r}", self._costs.shapes.property(alternative, name)
+        if "array" in alternative.kinds:
+            least, _ = shapes.counts(alternative, "Items")
+            for index in range(min(least, shapes.described_items(alternative) + 1)):
+                yield f"item {index}", self._costs.shapes.item(alternative, index)

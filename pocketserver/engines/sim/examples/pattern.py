@@ -63,13 +63,15 @@ class _Reader:
         parts: list[Node] = []
         while self._at < len(self._text) and self._peek() not in "|)":
             node = self._repeated(self._atom())
-            if not (parts and node is parts[-1] and node.cuts & {BEGIN, END}):  # `^^` is one anchor
+            if not (parts and node is parts[-1] and _is_anchor(node)):  # `^^` is one anchor
                 parts.append(node)
         return self._algebra.sequence(parts)
 
     def _repeated(self, node: Node) -> Node:
         while (bounds := self._bounds()) is not None:
             self._take("?")
+            if _is_anchor(node):
+                raise PatternFault("repeats an anchor")
             node = self._algebra.repeat(node, *bounds)
         return node
 
@@ -211,8 +213,8 @@ class _Reader:
         return found
 
     def _bracket_item(self) -> CharacterClass:
-        if self._take("[:"):
-            return self._posix()
+        if (named := self._posix()) is not None:
+            return named
         if self._take("["):
             return self._bracket()
         first = self._bracket_character()
@@ -236,11 +238,13 @@ class _Reader:
     def _bracket_character(self) -> CharacterClass:
         return self._escape() if self._take("\\") else _one(self._next())
 
-    def _posix(self) -> CharacterClass:
-        name = self._until(":")
-        found = classes.posix(name)
-        if found is None or not self._take("]"):
-            raise PatternFault(f"uses the class [:{name[:40]}:], which does not exist")
+    def _posix(self) -> CharacterClass | None:
+        """`[:alpha:]`; with an unknown name it is an ordinary class."""
+        stop = self._text.find(":]", self._at)
+        if not self._text.startswith("[:", self._at) or stop < 0:
+            return None
+        found = classes.posix(self._text[self._at + 2 : stop])
+        self._at = stop + 2 if found else self._at
         return found
 
     def _characters(self, found: CharacterClass) -> Node:
@@ -272,6 +276,10 @@ class _Reader:
         text = self._text[self._at : stop]
         self._at = stop + len(end)
         return text
+
+
+def _is_anchor(node: Node) -> bool:
+    return node.ranges in {((BEGIN, BEGIN),), ((END, END),)}
 
 
 def _one(letter: str) -> CharacterClass:

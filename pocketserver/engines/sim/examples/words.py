@@ -7,7 +7,7 @@ from pocketserver.engines.sim.examples.characters import BEGIN, END, Ranges, pic
 from pocketserver.engines.sim.examples.effort import TooComplicated
 from pocketserver.engines.sim.examples.regex import Algebra, Node
 
-MAX_STATES = 20_000
+MAX_STATES = 6_000
 _SOFT_STATES = 300
 
 

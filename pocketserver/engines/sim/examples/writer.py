@@ -4,13 +4,15 @@ import random
 
 from pocketserver.chat import JsonValue
 from pocketserver.engines.sim.examples import shapes
-from pocketserver.engines.sim.examples.costs import Costs
+from pocketserver.engines.sim.examples.costs import MAX_DEPTH, Costs
 from pocketserver.engines.sim.examples.demand import Alternative, Demand
 from pocketserver.engines.sim.examples.languages import Languages
 from pocketserver.engines.sim.examples.numbers import number, range_of
 
 SPARE_CHARACTERS = 1_500
 """How much longer than the shortest value an example may be."""
+ROOMY_LEVELS = 12
+"""Deeper inside, only what must be is written."""
 _MORE_ITEMS = 3
 _OPTIONAL_CHANCE = 0.75
 _HINTS = {
@@ -33,7 +35,8 @@ class Writer:
         """A value nested at most so deep. `costs.least` must have found one."""
         ways = self._costs.ways(demand, depth)
         cheapest = min(cost for cost, _, _ in ways)
-        affordable = [way for way in ways if way[0] - cheapest <= self._spare]
+        spare = self._spare if depth > MAX_DEPTH - ROOMY_LEVELS else 0
+        affordable = [way for way in ways if way[0] - cheapest <= spare]
         cost, alternative, kind = self._preferred(affordable)
         self._spare -= cost - cheapest
         return self._made(alternative, kind, depth)
@@ -62,7 +65,8 @@ class Writer:
             case "boolean":
                 return self._chosen.random() < 0.5
             case "literal":
-                return self._chosen.choice(self._costs.literals(alternative))
+                value = self._chosen.choice(self._costs.literals(alternative))
+                return int(value) if isinstance(value, float) and "number" not in alternative.kinds else value
             case _:
                 return None
 
@@ -94,6 +98,8 @@ class Writer:
 
     def _afford(self, demand: Demand, depth: int, around: int, chance: float = _OPTIONAL_CHANCE) -> bool:
         """Whether something optional is written too; it is then paid for."""
+        if depth <= MAX_DEPTH - ROOMY_LEVELS:
+            return False
         cost = self._costs.least(demand, depth - 1)
         if self._chosen.random() > chance or cost is None or cost + around > self._spare:
             return False
