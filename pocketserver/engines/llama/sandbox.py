@@ -34,6 +34,11 @@ RENDER_SECONDS = 5.0
 
 _WIDE_FILTERS = frozenset({"batch", "center", "indent", "slice", "truncate"})
 _HARMFUL_FILTERS = ("pprint", "random", "striptags", "urlize", "wordwrap", "xmlattr")
+_TEXT_FILTERS = frozenset(
+    {"capitalize", "center", "e", "escape", "forceescape", "format", "indent", "join", "lower", "replace", "safe"}
+    | {"string", "title", "tojson", "trim", "truncate", "upper", "urlencode", "wordcount"}
+)
+"""Filters that write out whatever they are given."""
 _WIDE_FORMAT = re.compile(r"%[^a-zA-Z%]*(?:\d{4}|\*)|\{[^{}]*(?:\d{4}|\{)")
 _TIME_FORMAT = re.compile(r"(?:[^%]|%[-_^#]?[A-Za-z%])*")
 
@@ -131,6 +136,7 @@ class _Environment(SandboxedEnvironment):  # type: ignore[misc]
             trim_blocks=True,
             lstrip_blocks=True,
             autoescape=False,
+            finalize=_limited_whole,
             optimized=False,  # folding constants takes cubic time on long chains, and saves next to nothing here
             extensions=["jinja2.ext.loopcontrols", _Generation],
         )
@@ -155,7 +161,7 @@ class _Environment(SandboxedEnvironment):  # type: ignore[misc]
         return () if isinstance(iterable, Undefined) else _Counted(iterable, self.check_clock)
 
     def join(self, parts: Iterable[object]) -> str:
-        texts = [str(part) for part in parts]
+        texts = [str(_limited_whole(part)) for part in parts]
         _limit(sum(map(len, texts)))
         return "".join(texts)
 
@@ -188,6 +194,7 @@ class _Environment(SandboxedEnvironment):  # type: ignore[misc]
         self.check_clock()
         owner = getattr(target, "__self__", None)
         if isinstance(owner, str):
+            args = tuple(list(value) if isinstance(value, Iterator) else value for value in args)
             _check_text_call(owner, target.__name__, (*args, *kwargs.values()))
         return super().call(context, target, *args, **kwargs)
 
@@ -214,6 +221,7 @@ def to_json(
     sort_keys: bool = False,
 ) -> str:
     """JSON as models were trained on it: nothing HTML-escaped, keys in their order, text as it is."""
+    _limited_whole(value)
     if isinstance(indent, int) and not 0 <= indent <= 16:
         raise TemplateFault("an indent of that width is not written")
     if separators is not None:
@@ -260,8 +268,13 @@ def _bounded_filter(name: str, filter_: Callable[..., Any]) -> Callable[..., Any
         numbers = [argument for argument in (*args, *kwargs.values()) if isinstance(argument, int)]
         if name in _WIDE_FILTERS and any(abs(number) > WIDTH for number in numbers):
             raise TemplateFault(f"'{name}' is called with a number beyond {WIDTH}")
+        if name in _TEXT_FILTERS:
+            args = tuple(list(value) if isinstance(value, Iterator) else value for value in args)
+            _limited_whole([*args, *kwargs.values()])
         if name in {"replace", "format"} and texts:
             _check_text_call(texts[0], name, texts[1:])
+        if name == "join" and len(args) > 2 and isinstance(args[2], str):  # context, items, separator
+            _check_text_call(args[2], name, args[1:2])
         return _limited(filter_(*args, **kwargs))
 
     bounded.__dict__.update(getattr(filter_, "__dict__", {}))  # keeps Jinja's pass_environment marks
@@ -284,13 +297,28 @@ def _limited(value: object) -> object:
     return value
 
 
+def _limited_whole(value: object) -> object:
+    """The value itself; refused when all the text in it, counted as often as it would be written, is too much."""
+    size, waiting = 0, [value]
+    while waiting:
+        part = waiting.pop()
+        size += len(part) if isinstance(part, str | bytes) else 32 * (1 + _size(part))
+        _limit(size)
+        if isinstance(part, Mapping):
+            waiting.extend(part)
+            waiting.extend(part.values())
+        elif isinstance(part, list | tuple | set | frozenset):
+            waiting.extend(part)
+    return value
+
+
 def _check_format(text: str) -> None:
     if _WIDE_FORMAT.search(text):
         raise TemplateFault("a format asks for more width than is written")
 
 
 def _check_text_call(text: str, method: str, arguments: tuple[object, ...]) -> None:
-    """Refuse a string method whose result would be out of proportion."""
+    """Refuse a string method or filter whose result would be out of proportion."""
     if any(isinstance(argument, int) and abs(argument) > WIDTH for argument in arguments):
         raise TemplateFault(f"'{method}' is called with a number beyond {WIDTH}")
     if method == "format":
@@ -300,12 +328,13 @@ def _check_text_call(text: str, method: str, arguments: tuple[object, ...]) -> N
         _limit((text.count(texts[0]) if texts[0] else len(text) + 1) * len(texts[1]) + len(text))
     if method == "expandtabs":
         raise TemplateFault("'expandtabs' is not offered")
-    if method == "join" and arguments and isinstance(arguments[0], list | tuple):
-        _limit(sum(len(item) + len(text) for item in arguments[0] if isinstance(item, str)))
+    if method == "join" and arguments and isinstance(arguments[0], list | tuple | dict | set | str):
+        _limit(sum(_size(item) + len(text) for item in arguments[0]))
+    _limited_whole(arguments)
 
 
 def _size(value: object) -> int:
-    return len(value) if isinstance(value, str | list | tuple | bytes) else 0
+    return len(value) if isinstance(value, str | bytes | list | tuple | dict | set) else 0
 
 
 def _bits(value: object) -> int:
@@ -332,7 +361,7 @@ def _limit_sum(left: object, right: object) -> None:
 def _limit_format(left: object, right: object) -> None:
     if isinstance(left, str):
         _check_format(left)
-        _limit(len(left) + sum(map(_size, right if isinstance(right, tuple) else (right,))))
+        _limited_whole((left, right))
 
 
 _OPERATOR_LIMITS: Mapping[str, Callable[[object, object], None]] = {
