@@ -11,7 +11,7 @@ DEADLINE_SECONDS = 200
 
 
 def test_a_thousand_hostile_templates_end_in_a_refusal_or_a_bounded_prompt() -> None:
-    program = [sys.executable, "-m", "tests.engines.llama.hostile_templates", "1000", "7", "0.03"]
+    program = [sys.executable, "-m", "tests.engines.llama.hostile_templates", "1000", "7", "0.01"]
     finished = subprocess.run(program, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False)
     assert finished.returncode == 0, finished.stderr[-2000:]
 
