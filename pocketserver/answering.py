@@ -51,6 +51,7 @@ class Answering:
     record: Callable[[Exchange], None]
     log: logging.Logger
     new_id: Callable[[], str]
+    unix_time: Callable[[], float] = time.time
 
     @property
     def middleware(self) -> Middleware:
@@ -62,12 +63,12 @@ class Answering:
 
     async def stamp(self, request: web.Request, response: web.StreamResponse) -> None:
         """Give every response its id; for `Application.on_response_prepare`."""
-        response.headers["x-request-id"] = request[REQUEST_ID]
+        response.headers["x-request-id"] = request.get(REQUEST_ID) or self.new_id()
 
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         arrived = time.monotonic()
         request[REQUEST_ID] = self.new_id()
-        request[ANSWER] = Answer(arrived=arrived)
+        request[ANSWER] = Answer(arrived=arrived, created=int(self.unix_time()))
         status = CLIENT_GONE
         error: Code | None = Code.REQUEST_CANCELLED
         try:
@@ -99,7 +100,8 @@ class Answering:
         )
 
     def _shape(self, request: web.Request) -> ErrorShape:
-        prefix = max((prefix for prefix in self.families if request.path.startswith(prefix)), key=len)
+        # CONNECT and `OPTIONS *` have no path at all
+        prefix = max((prefix for prefix in self.families if request.path.startswith(prefix)), key=len, default="/")
         return self.families[prefix]
 
 

@@ -6,15 +6,18 @@ from pathlib import Path
 
 from pocketserver.chat import EngineState, ModelInfo
 from pocketserver.engines.engine import Engine
-from pocketserver.engines.sim.engine import SimEngine, SimOptions
+from pocketserver.engines.sim.engine import SimEngine
 from pocketserver.errors import StartupError
-from pocketserver.gate.keys import KeyStore
+from pocketserver.gate.keys import MAIN, KeyStore
 from pocketserver.models.catalog import load_catalog
 from pocketserver.models.progress import Report
 from pocketserver.models.pull import pull
 from pocketserver.models.store import InstalledModel, ModelStore, resolve_model_argument
 from pocketserver.server import Server, make_door
 from pocketserver.settings import Effective, Settings
+from pocketserver.simulator.presets import sim_engine
+from pocketserver.simulator.scenario import load_scenario
+from pocketserver.simulator.simulator import Simulator
 from pocketserver.telemetry.logs import ServerLog
 from pocketserver.telemetry.metrics import Metrics
 from pocketserver.telemetry.present import Sources
@@ -47,7 +50,21 @@ def assemble(effective: Effective, engine: Engine, log: ServerLog, model: Instal
             dropped_log_lines=lambda: log.dropped,
         )
     )
+    if isinstance(engine, SimEngine):
+        server.simulator = Simulator(
+            engine,
+            scenario=None if settings.scenario is None else load_scenario(settings.scenario),
+            rotate_key=lambda: _rotate(keys),
+        )
+        server.new_id = server.simulator.new_id
     return server
+
+
+def _rotate(keys: KeyStore | None) -> None:
+    """Put a new main key in place at once, so that the next request meets it: the simulator's stories have no gaps."""
+    if keys is not None:
+        keys.revoke(MAIN)
+        keys.refresh()
 
 
 async def prepare_model(settings: Settings, progress: Report) -> InstalledModel | None:
@@ -89,9 +106,7 @@ def make_engine(settings: Settings, model: InstalledModel | None) -> Engine:
 
 
 def _sim(settings: Settings, _model: InstalledModel | None) -> Engine:
-    rate = None if settings.speed == "max" else settings.tokens_per_second * settings.speed
-    options = SimOptions(tokens_per_second=rate, seed=settings.seed, reply=settings.reply)
-    return SimEngine(options)
+    return sim_engine(settings)
 
 
 def _llama(settings: Settings, model: InstalledModel | None) -> Engine:

@@ -2,7 +2,7 @@
 
 import hmac
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +21,8 @@ class Control:
     stop: Callable[[], bool]
     """End the running generation; False when nothing runs."""
     shut_down: Callable[[], None]
+    routes: Sequence[web.RouteDef] = ()
+    """What this server's engine can be asked beside that."""
 
 
 @asynccontextmanager
@@ -61,6 +63,7 @@ def _application(control: Control, token: str) -> web.Application:
 
     application = web.Application(middlewares=[authorized])
     application.add_routes([web.get("/status", status), web.post("/stop", stop), web.post("/shutdown", shut_down)])
+    application.add_routes(control.routes)
     return application
 
 

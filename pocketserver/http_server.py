@@ -1,11 +1,11 @@
 """aiohttp's server with our manners: what never reaches a handler is answered in our shape, without tracebacks."""
 
 import asyncio
-import contextlib
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 from aiohttp import web
 from aiohttp.http_exceptions import ContentEncodingError
@@ -22,10 +22,41 @@ CLIENT_GONE = 499
 Refuse = Callable[[Refusal], web.Response]
 
 
+class HttpListeners:
+    """The sockets on which a server accepts connections. They can be closed and opened again, as on a phone."""
+
+    def __init__(
+        self, manager: web.Server, protocol: Callable[["HttpListeners"], RequestHandler], stack: AsyncExitStack
+    ) -> None:
+        self._manager = manager
+        self._protocol = protocol
+        self._servers: list[asyncio.Server] = []
+        self.addresses: list[tuple[socket.AddressFamily, Any]] = []
+        """Family and address of each socket, for whoever wants to bind them again."""
+        self.on_connection: Callable[[RequestHandler], None] | None = None
+        """Told of each new connection, when it is set."""
+        stack.callback(self.close)
+
+    def connections(self) -> list[RequestHandler]:
+        return list(self._manager.connections)
+
+    async def open(self, sockets: Sequence[socket.socket]) -> None:
+        loop = asyncio.get_running_loop()
+        self.addresses = [(listener.family, listener.getsockname()) for listener in sockets]
+        for listener in sockets:
+            self._servers.append(await loop.create_server(lambda: self._protocol(self), sock=listener))
+
+    def close(self) -> None:
+        """Accept nobody any more; connections live on. Safe to call twice."""
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+
+
 @asynccontextmanager
 async def serving_http(
     app: web.Application, sockets: Sequence[socket.socket], *, refuse: Refuse, log: logging.Logger
-) -> AsyncIterator[None]:
+) -> AsyncIterator[HttpListeners]:
     """Accept connections on listening sockets until the block is left; then idle ones are closed.
 
     A handler is cancelled when its client leaves: aiohttp does that only when it is asked to.
@@ -36,22 +67,30 @@ async def serving_http(
     assert server is not None
     loop = asyncio.get_running_loop()
 
-    def protocol() -> RequestHandler:
-        return _Connection(server, loop=loop, refuse=refuse, log=log)
+    def protocol(listeners: HttpListeners) -> RequestHandler:
+        return _Connection(server, listeners, loop=loop, refuse=refuse, log=log)
 
-    async with contextlib.AsyncExitStack() as stack:
+    async with AsyncExitStack() as stack:
         stack.push_async_callback(runner.cleanup)
-        for listener in sockets:
-            stack.callback((await loop.create_server(protocol, sock=listener)).close)
-        yield
+        listeners = HttpListeners(server, protocol, stack)
+        await listeners.open(sockets)
+        yield listeners
 
 
 class _Connection(RequestHandler):
     """One connection. `handle_error` is aiohttp's hook for what no handler could answer."""
 
-    __slots__ = ("_log", "_refuse")
+    __slots__ = ("_listeners", "_log", "_refuse")
 
-    def __init__(self, manager: web.Server, *, loop: asyncio.AbstractEventLoop, refuse: Refuse, log: logging.Logger):
+    def __init__(
+        self,
+        manager: web.Server,
+        listeners: HttpListeners,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        refuse: Refuse,
+        log: logging.Logger,
+    ) -> None:
         super().__init__(
             manager,
             loop=loop,
@@ -62,6 +101,12 @@ class _Connection(RequestHandler):
         )
         self._refuse = refuse
         self._log = log
+        self._listeners = listeners
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if self._listeners.on_connection is not None:
+            self._listeners.on_connection(self)
 
     def handle_error(
         self,

@@ -27,6 +27,8 @@ from pocketserver.http_server import serving_http
 from pocketserver.lan import address
 from pocketserver.listening import EVERYWHERE, listen
 from pocketserver.settings import Effective
+from pocketserver.simulator.routes import ControlRoutes
+from pocketserver.simulator.simulator import Simulator
 from pocketserver.telemetry.log_lines import RequestLine
 from pocketserver.telemetry.logs import ServerLog
 from pocketserver.telemetry.metrics import Metrics
@@ -63,6 +65,8 @@ class Server:
     """The `.local` name under which mDNS announces this server, once it does."""
     control_url: str = ""
     control_token: str = ""
+    simulator: Simulator | None = None
+    """The simulated device, when the engine is one."""
     new_id: Callable[[], str] = field(default_factory=lambda: request_ids(secrets.token_hex(6)))
     started: float = field(default_factory=time.monotonic)
     shut_down: asyncio.Event = field(default_factory=asyncio.Event)
@@ -137,9 +141,11 @@ async def serving(server: Server) -> AsyncIterator[Server]:
             stack.callback(listener.close)
         server.port = sockets[0].getsockname()[1]
         app = application(server)
-        await stack.enter_async_context(
+        listeners = await stack.enter_async_context(
             serving_http(app, sockets, refuse=error_shapes(server)["/"].response, log=server.log.logger)
         )
+        if server.simulator is not None:
+            await stack.enter_async_context(server.simulator.on_air(listeners))
         server.control_url, server.control_token = await stack.enter_async_context(control.listening(_control(server)))
         path = run_file.write(settings.home_folder / "run", _run_entry(server))
         stack.callback(path.unlink, missing_ok=True)
@@ -160,9 +166,14 @@ def application(server: Server) -> web.Application:
         record=lambda exchange: record(server, exchange),
         log=server.log.logger,
         new_id=server.new_id,
+        unix_time=time.time if server.simulator is None else server.simulator.unix_time,
     )
     gate = entrance(server)
-    app = web.Application(middlewares=[answering.middleware, gate.middleware], client_max_size=settings.max_body_bytes)
+    middlewares = [answering.middleware, gate.middleware]
+    if server.simulator is not None:
+        injection = server.simulator.injection
+        middlewares = [answering.middleware, injection.watching, gate.middleware, injection.striking]
+    app = web.Application(middlewares=middlewares, client_max_size=settings.max_body_bytes)
     app.on_response_prepare.append(answering.stamp)
     if settings.allowed_origins:
         app.on_response_prepare.append(gate.allow_reading)
@@ -211,7 +222,8 @@ def make_door(engine: Engine, effective: Effective, on_waited: Callable[[float],
 
 
 def _control(server: Server) -> control.Control:
-    return control.Control(status=server.status, stop=server.door.stop, shut_down=server.shut_down.set)
+    routes = () if server.simulator is None else ControlRoutes(server.simulator).routes()
+    return control.Control(status=server.status, stop=server.door.stop, shut_down=server.shut_down.set, routes=routes)
 
 
 def _run_entry(server: Server) -> run_file.RunningServer:
@@ -308,6 +320,8 @@ def record(server: Server, exchange: Exchange) -> None:
             tokens=answer.tokens,
         )
     server.log.request(_line(exchange))
+    if server.simulator is not None:
+        server.simulator.ended(exchange.request_id, exchange.status, exchange.error, exchange.seconds)
     if server.on_exchange is not None:
         server.on_exchange(exchange)
 

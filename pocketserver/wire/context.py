@@ -3,7 +3,7 @@
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from aiohttp import web
@@ -26,10 +26,11 @@ class Door(Protocol):
 class Answer:
     """What became of one request: filled by a wire module, read by the access line and the metrics.
 
-    `time_to_first_token` is in seconds from the arrival of the request.
+    `created` is the Unix time that the answer carries, `time_to_first_token` is in seconds from the request's arrival.
     """
 
     arrived: float
+    created: int = field(default_factory=lambda: int(time.time()))
     model: str | None = None
     time_to_first_token: float | None = None
     usage: Usage | None = None

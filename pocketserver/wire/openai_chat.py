@@ -1,6 +1,5 @@
 """`POST /v1/chat/completions`: parse, enter the door, render."""
 
-import time
 from dataclasses import dataclass
 
 import msgspec
@@ -30,7 +29,7 @@ class ChatCompletions:
         wanted = msgspec.structs.replace(asked.request, model=model)
         answer = request[ANSWER]
         answer.model = model
-        created = int(time.time())
+        created = answer.created
         scored = wanted.top_logprobs is not None
         async with self.door.open(wanted, owner=request.get(KEY_NAME)) as batches:
             if not asked.stream:

@@ -112,8 +112,7 @@ class SimEngine:
 
     async def start(self) -> None:
         self.load(self._wanted)
-        if self.device.clock.virtual:
-            self.device.clock.advance(self.device.preset.load_seconds(self.device.model))
+        self._skip_loading()
 
     async def close(self) -> None:
         self.device.clock.close()
@@ -131,6 +130,28 @@ class SimEngine:
             self.device.unload()
         else:
             self.device.load(model_id)
+
+    def check_memory(self) -> None:
+        """Unload the model when it does not fit any more, as the system would end the app."""
+        if self.device.state is EngineState.READY and not self.device.check_memory():
+            code = Code(self.device.problem_code or Code.INSUFFICIENT_MEMORY)
+            self.interrupt(Refusal(code, self.device.problem or "Not enough memory."))
+
+    def reset(self) -> None:
+        """The device as it was when it was switched on, with its model loaded. A running answer ends."""
+        self.interrupt(Refusal(Code.REQUEST_CANCELLED, "The simulator was reset."))
+        self.rules.clear()
+        self.interruptions.clear()
+        clock, changed = self.device.clock, self.device.changed
+        clock.reset()
+        self.device = Device(self.device.preset, clock, context_size=self.options.context_size, changed=changed)
+        self.device.load(self._wanted)
+        self._skip_loading()
+
+    def _skip_loading(self) -> None:
+        """Nobody waits in virtual time for a model that loads at the beginning."""
+        if self.device.clock.virtual:
+            self.device.clock.advance(self.device.preset.load_seconds(self.device.model))
 
     def interrupt(self, refusal: Refusal) -> None:
         """End the running answer, if there is one, with an error."""
@@ -187,14 +208,15 @@ class SimEngine:
 
     def _script(self, request: GenerationRequest) -> Script:
         reply = self.rules.take(request)
+        seed = seed_of(request, self.options.seed)
         if reply is not None:
-            return scripted(reply, request, seed_of(request, self.options.seed))
-        call = forced_call(request)
+            return scripted(reply, request, seed)
+        call = forced_call(request, seed)
         if call is not None:
             return Script(calls=(call,))
-        reasoning = thinking(request, seed_of(request, self.options.seed)) if self._thinks(request) else ()
-        text = example.reply_to(request)
-        if text is not None:
+        reasoning = thinking(request, seed) if self._thinks(request) else ()
+        if request.constraint is not None:
+            text = example.reply_to(request, seed=self.options.seed) or ""
             return Script(tokens=tokens_of(text), reasoning=reasoning)
         return Script(tokens=self._tokens(request), reasoning=reasoning)
 

@@ -7,7 +7,7 @@ from itertools import islice
 import msgspec
 
 from pocketserver.chat import FinishReason, GenerationRequest, Role, Tool, ToolMode
-from pocketserver.engines.sim.example import example
+from pocketserver.engines.sim.example import tool_arguments
 from pocketserver.engines.sim.prose import DEFAULT_TOKENS, prose, tokens_of
 from pocketserver.engines.sim.rules import RefusalReply, Reply, ScriptedCall
 from pocketserver.errors import Refusal
@@ -54,12 +54,12 @@ def _tokens(reply: Reply, request: GenerationRequest, seed: str, *, silent: bool
     return () if silent else islice(prose(seed), DEFAULT_TOKENS)
 
 
-def forced_call(request: GenerationRequest) -> ScriptedCall | None:
+def forced_call(request: GenerationRequest, seed: str) -> ScriptedCall | None:
     """The call that `tool_choice` demands, with arguments that the tool's schema admits; None where it is free."""
     if request.tool_choice.mode is not ToolMode.REQUIRED or not request.tools:
         return None
     tool = _chosen(request)
-    return ScriptedCall(name=tool.name, arguments=_arguments(tool))
+    return ScriptedCall(name=tool.name, arguments=tool_arguments(tool.parameters, seed=seed))
 
 
 def thinking(request: GenerationRequest, seed: str) -> Sequence[str]:
@@ -93,9 +93,3 @@ _encode: Callable[[object], bytes] = msgspec.json.Encoder().encode
 def _chosen(request: GenerationRequest) -> Tool:
     name = request.tool_choice.name
     return next((tool for tool in request.tools if tool.name == name), request.tools[0])
-
-
-def _arguments(tool: Tool) -> object:
-    schema = dict(tool.parameters) or {"type": "object"}
-    schema.setdefault("type", "object")
-    return example(schema)

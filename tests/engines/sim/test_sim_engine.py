@@ -106,7 +106,9 @@ async def test_a_prompt_that_leaves_no_room_is_refused_with_both_numbers() -> No
 async def test_a_schema_is_answered_by_a_value_of_its_shape() -> None:
     schema = {"type": "object", "properties": {"a": {"enum": ["x", "y"]}}, "required": ["a"]}
 
-    assert (await answer(SimEngine(FAST), question(constraint=JsonSchema(schema=schema))))[0] == '{"a": "x"}'
+    text, _ = await answer(SimEngine(FAST), question(constraint=JsonSchema(schema=schema)))
+
+    assert text in {'{"a": "x"}', '{"a": "y"}'}
 
 
 async def test_leaving_the_block_ends_the_generation() -> None:
