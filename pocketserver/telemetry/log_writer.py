@@ -13,6 +13,8 @@ Item = TypeVar("Item")
 _MOST_LINES_AT_ONCE = 256
 _CLOSE_SECONDS = 1.0
 _FULL_PIPE_SECONDS = 1.0
+_GATHER_SECONDS = 0.02
+"""How long a first line waits for others: waking this thread for each one would cost a busy server its GIL."""
 
 
 class LineWriter(Generic[Item]):
@@ -37,6 +39,7 @@ class LineWriter(Generic[Item]):
         self._dropped = 0
         self._told = 0
         self._closed = False
+        self._closing = threading.Event()
         # A daemon, because a write to a pipe that nobody reads cannot be ended from outside.
         self._thread = threading.Thread(target=self._run, name="log writer", daemon=True)
         self._thread.start()
@@ -59,6 +62,7 @@ class LineWriter(Generic[Item]):
         if self._closed:
             return
         self._closed = True
+        self._closing.set()
         with suppress(queue.Full):
             self._items.put(None, timeout=_CLOSE_SECONDS)
             self._thread.join(_CLOSE_SECONDS)
@@ -73,6 +77,7 @@ class LineWriter(Generic[Item]):
     def _take(self) -> list[Item | None]:
         """Wait for one item and take what else is there: a busy server's lines cost one write for many."""
         items = [self._items.get()]
+        self._closing.wait(_GATHER_SECONDS)
         with suppress(queue.Empty):
             while items[-1] is not None and len(items) < _MOST_LINES_AT_ONCE:
                 items.append(self._items.get_nowait())
