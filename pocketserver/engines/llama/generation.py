@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pocketserver.chat import Event, Finished, FinishReason, GenerationRequest, Timings, TokenScore, Usage
+from pocketserver.chat import Event, Finished, FinishReason, GenerationRequest, TextDelta, Timings, TokenScore, Usage
 from pocketserver.engines.llama.answer import Reply
 from pocketserver.engines.llama.constraint import TokenConstraint
 from pocketserver.engines.llama.decoder import DecodeAbortedError, Decoder, Logits
@@ -110,7 +110,7 @@ class Generation:
         if last and shown == len(tokens) and self.constraint is not None and self.constraint.finished:
             self._reason = FinishReason.STOP
         if events:
-            self.emit(events)
+            self.emit(merged(events))
 
     def _shown(self, token: int, logits: Logits | None) -> Sequence[Event]:
         self._generated += 1
@@ -153,3 +153,16 @@ class Generation:
         rest = self.reply.finish()
         finished = Finished(reason=self._reason, usage=usage, timings=timings, stop_sequence=self.reply.stop_sequence)
         self.emit([*rest, finished])
+
+
+def merged(events: Sequence[Event]) -> list[Event]:
+    """Neighbouring pieces of text as one event: a forced group then costs a reader one chunk."""
+    whole: list[Event] = []
+    for event in events:
+        last = whole[-1] if whole else None
+        if isinstance(event, TextDelta) and isinstance(last, TextDelta):
+            tokens, scores = last.tokens + event.tokens, last.scores + event.scores
+            whole[-1] = TextDelta(text=last.text + event.text, tokens=tokens, scores=scores)
+        else:
+            whole.append(event)
+    return whole

@@ -83,7 +83,7 @@ def _insufficient(needed: int, available: int, context: int) -> Refusal:
     return Refusal(
         Code.INSUFFICIENT_MEMORY,
         f"The model with a context of {context} tokens needs about {needed_mib:,} MiB of memory, and"
-        f" {available_mib:,} MiB are available. Start the server with a smaller --context, choose a smaller model, or close other"
-        " programs.",
+        f" {available_mib:,} MiB are available. Start the server with a smaller --context, choose a smaller model, or"
+        " close other programs.",
         details={"needed_mib": needed_mib, "available_mib": available_mib},
     )

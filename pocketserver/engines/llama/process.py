@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from pocketserver.chat import EngineState, EngineStatus, GenerationRequest, ModelInfo
-from pocketserver.engines.engine import EventStream
+from pocketserver.engines.engine import EventStream, stalled
 from pocketserver.engines.llama.frames import (
     SCHEMA_PARAM,
     Accepted,
@@ -66,7 +66,7 @@ class _Answer:
     stream: EventStream = field(default_factory=EventStream)
     accepted: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     ended: asyncio.Event = field(default_factory=asyncio.Event)
-    stage: Stage = Stage.RENDER
+    stage: Stage | None = None
     deadline: asyncio.Timeout | None = None
 
     def refuse(self, refusal: Refusal) -> None:
@@ -159,8 +159,9 @@ class LlamaEngine:
         link: WorkerLink | None = None
         try:
             link = (await self._supervisor.ready()).link
+            _send(link, Generate(request=request))
             answer = self._answer = _Answer(request.id)
-            await self._open(answer, link, request)
+            await self._accepted(answer)
             yield answer.stream
         finally:
             # a task of its own: whoever cancels the reader a second time must not leave the lane half free
@@ -183,15 +184,14 @@ class LlamaEngine:
         finally:
             self._counts.pop(ticket, None)
 
-    async def _open(self, answer: _Answer, link: WorkerLink, request: GenerationRequest) -> None:
-        """Send a request and wait until it is accepted; each stage has `prepare_seconds`."""
-        _send(link, Generate(request=request))
+    async def _accepted(self, answer: _Answer) -> None:
+        """Wait until a request is accepted; each stage has `prepare_seconds`."""
         try:
             async with asyncio.timeout(self._options.prepare_seconds) as answer.deadline:
                 await answer.accepted
         except TimeoutError:
             self._supervisor.kill()
-            raise _TOO_SLOW[answer.stage] from None
+            raise _too_slow(answer.stage, self._options.prepare_seconds) from None
         finally:
             answer.deadline = None
 
@@ -273,6 +273,10 @@ def _send(link: WorkerLink, frame: ToWorker) -> None:
             Code.INVALID_PARAMETER,
             "The request cannot be passed to the model: it nests too deeply or holds a number that is too large.",
         ) from error
+
+
+def _too_slow(stage: Stage | None, seconds: float) -> Refusal:
+    return stalled(seconds) if stage is None else _TOO_SLOW[stage]
 
 
 def _refusal(frame: Refused) -> Refusal:

@@ -13,6 +13,7 @@ from pocketserver.chat import JsonValue
 
 MAX_SCHEMA_BYTES = 1024 * 1024
 MAX_DEPTH = 60  # llguidance gives up at 62
+MAX_PROPERTIES = 2_000  # of one object; so many optional ones cost 20 ms a token
 MAX_COMMON_MULTIPLE = 10_000
 """`multipleOf` is compiled to an automaton with so many states; 999,983 takes seconds and hundreds of MB."""
 
@@ -116,6 +117,8 @@ def _check_node(path: Path, node: dict[str, JsonValue], root: dict[str, JsonValu
         if keyword in node and node[keyword] not in _HARMLESS.get(keyword, ()):
             raise SchemaFault(f"The keyword `{keyword}` is not supported, at {shown((*path, keyword))}.")
     _check_type(path, node)
+    if len(node.get("properties") or ()) > MAX_PROPERTIES:
+        raise SchemaFault(f"More than {MAX_PROPERTIES:,} properties in one object, at {shown((*path, 'properties'))}.")
     if "required" in node and not _is_text_list(node["required"]):
         raise SchemaFault(f"`required` must be a list of property names, at {shown((*path, 'required'))}.")
     if "$ref" in node:

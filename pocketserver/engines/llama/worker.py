@@ -23,7 +23,7 @@ from pocketserver.engines.llama.frames import (
     LoadFailed,
     Refused,
 )
-from pocketserver.engines.llama.pipes import Pipes, die_with_parent, take_pipes
+from pocketserver.engines.llama.pipes import Pipes, die_with_parent, share_the_processor, take_pipes
 from pocketserver.errors import Code, Refusal
 
 if TYPE_CHECKING:
@@ -145,6 +145,7 @@ class Worker:
 def main() -> None:
     pipes = take_pipes()
     die_with_parent(int(sys.argv[1]))
+    share_the_processor()
     from pocketserver.engines.llama import native
     from pocketserver.engines.llama.frames import Hello
 
