@@ -34,6 +34,8 @@ def serve(
     speed: Annotated[str | None, Option(help="Simulator: a factor, or max for no delays.")] = None,
     seed: Annotated[int | None, Option(help="Simulator: the seed of its replies.")] = None,
     reply: Annotated[str | None, Option(help="Simulator: prose or echo.")] = None,
+    device: Annotated[str | None, Option(help="Simulator: a device, such as iphone-15-pro.")] = None,
+    scenario: Annotated[str | None, Option(help="Simulator: a scenario's name, or the path of a TOML file.")] = None,
     home: Annotated[str | None, Option(help="The folder for keys, models and caches.")] = None,
     ready_json: Annotated[str | None, Option(help="Write one JSON line when ready: a file, or -.")] = None,
     exit_on_stdin_close: Annotated[bool | None, Option("--exit-on-stdin-close", help="End with the parent.")] = None,

@@ -10,7 +10,7 @@ import typer
 
 from pocketserver import run_file
 from pocketserver import settings as settings_module
-from pocketserver.errors import StartupError
+from pocketserver.errors import StartupError, UsageError
 
 Pid = Annotated[int | None, typer.Option(help="The server with this process id, when several run.")]
 Port = Annotated[int | None, typer.Option(help="The server on this port, when several run.")]
@@ -61,13 +61,28 @@ def chosen_server(pid: int | None, port: int | None) -> run_file.RunningServer:
     return run_file.choose(home / "run", pid=pid, port=port)
 
 
-def ask(server: run_file.RunningServer, method: str, path: str) -> dict[str, Any]:
+def ask(server: run_file.RunningServer, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Ask a running server's control listener. Raises UsageError with its sentence when it refuses the words."""
     request = urllib.request.Request(  # noqa: S310 - our own loopback listener
-        server.control_url + path, method=method, headers={"Authorization": f"Bearer {server.control_token}"}
+        server.control_url + path,
+        method=method,
+        headers={"Authorization": f"Bearer {server.control_token}"},
+        data=None if body is None else json.dumps(body).encode(),
     )
     try:
         with urllib.request.urlopen(request, timeout=10) as response:  # noqa: S310
             answer: dict[str, Any] = json.load(response)
             return answer
+    except urllib.error.HTTPError as error:
+        raise UsageError(_sentence(error)) from error
     except (OSError, urllib.error.URLError, ValueError) as error:
         raise StartupError(f"The server {server.pid} does not answer on {server.control_url}: {error}.") from error
+
+
+def _sentence(error: urllib.error.HTTPError) -> str:
+    """The control listener's own words, where it said any."""
+    with error:
+        try:
+            return str(json.load(error)["error"])
+        except (ValueError, KeyError, TypeError):
+            return f"The server refused that ({error.code})."
