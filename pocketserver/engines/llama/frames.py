@@ -53,11 +53,7 @@ class Cancel(_Frame, frozen=True, kw_only=True, tag="cancel"):
     id: str
 
 
-class Exit(_Frame, frozen=True, kw_only=True, tag="exit"):
-    pass
-
-
-ToWorker: TypeAlias = Load | Generate | Count | Cancel | Exit
+ToWorker: TypeAlias = Load | Generate | Count | Cancel
 
 
 class Hello(_Frame, frozen=True, kw_only=True, tag="hello"):

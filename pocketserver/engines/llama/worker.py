@@ -16,12 +16,12 @@ from pocketserver.engines.llama.frames import (
     Count,
     Counted,
     Ended,
-    Exit,
     FrameError,
     Generate,
     Load,
     LoadFailed,
     Refused,
+    ToWorker,
 )
 from pocketserver.engines.llama.pipes import Pipes, die_with_parent, share_the_processor, take_pipes
 from pocketserver.errors import Code, Refusal
@@ -63,7 +63,7 @@ class Worker:
         finally:
             os._exit(0)  # also in the middle of native code, which would hold up an ordinary exit
 
-    def _dispatch(self, frame: Load | Generate | Count | Cancel | Exit) -> None:
+    def _dispatch(self, frame: ToWorker) -> None:
         match frame:
             case Load():
                 self._loads.put(frame)
@@ -77,8 +77,6 @@ class Worker:
                     found.cancel()
             case Count(ticket=ticket):
                 self._queue_count(frame, ticket)
-            case Exit():
-                os._exit(0)
             case _:
                 assert_never(frame)
 
