@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from pocketserver.errors import UsageError
+from pocketserver.errors import StartupError, UsageError
 
 
 class RunningServer(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,18 +24,20 @@ class RunningServer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write(folder: Path, server: RunningServer) -> Path:
-    """Write the file whole, readable by its owner only."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    """Write the file whole, readable by its owner only. Raises StartupError when the folder takes no files."""
     path = folder / f"{server.pid}.json"
     temporary = path.with_suffix(".tmp")
-    with contextlib.suppress(FileNotFoundError):
-        temporary.unlink()
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(msgspec.json.encode(server))
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        temporary.unlink(missing_ok=True)
+        _write_new(temporary, msgspec.json.encode(server))
+        temporary.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise StartupError(
+            f"The folder {folder} cannot be written: {error.strerror}. Choose another one with POCKETSERVER_HOME."
+        ) from error
     return path
 
 
@@ -43,7 +45,9 @@ def running_servers(folder: Path) -> list[RunningServer]:
     """Servers whose process is alive. Files left behind by dead ones are removed."""
     found = []
     for path in sorted(folder.glob("*.json")):
-        with contextlib.suppress(OSError, msgspec.DecodeError):
+        with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            if not path.is_file():
+                continue  # reading a named pipe would wait for ever
             server = msgspec.json.decode(path.read_bytes(), type=RunningServer)
             if _alive(server):
                 found.append(server)
@@ -65,8 +69,16 @@ def choose(folder: Path, *, pid: int | None, port: int | None) -> RunningServer:
     raise UsageError(f"{reason}. Choose one: {listed}.")
 
 
+def _write_new(path: Path, content: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def _alive(server: RunningServer) -> bool:
     try:
         return psutil.Process(server.pid).create_time() <= server.started + 1
-    except psutil.Error:
+    except (psutil.Error, ValueError, OverflowError):  # the last two: a number that is no process id
         return False

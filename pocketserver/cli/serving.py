@@ -16,6 +16,7 @@ from pocketserver import __version__
 from pocketserver.assembly import assemble, make_engine, prepare_model
 from pocketserver.chat import EngineState
 from pocketserver.cli import banner
+from pocketserver.errors import StartupError
 from pocketserver.gate import key_file
 from pocketserver.lan import address, identity, mdns
 from pocketserver.lan.names import Auth, Description, Readiness
@@ -47,6 +48,8 @@ async def _serve(effective: Effective) -> None:
             banner.say(f"WARNING: {exposed}")
         model = await prepare_model(settings, banner.fetch_progress)
         server = assemble(effective, make_engine(settings, model), log, model)
+        if server.keys is not None:
+            await asyncio.to_thread(server.keys.main_key)  # made at the first start; a broken key file ends it here
         choice = await asyncio.to_thread(address.choose, settings.advertise, settings.host)
         server.advertised_host = choice.primary.address
         server.other_hosts = tuple(candidate.address for candidate in choice.others)
@@ -182,12 +185,17 @@ def _write_ready_line(server: Server) -> None:
 
 
 def _write_private(path: Path, text: str) -> None:
-    """The line holds a key, so the file is its owner's alone, and whole when it is there."""
+    """The line holds a key, so the file is its owner's alone, and whole when it is there. Raises StartupError."""
     temporary = path.with_name(path.name + f".{os.getpid()}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-    temporary.replace(path)
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+        temporary.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise StartupError(f"--ready-json {path} cannot be written: {error.strerror}.") from error
 
 
 def _end_with_parent(server: Server) -> None:

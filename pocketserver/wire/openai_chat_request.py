@@ -32,6 +32,7 @@ MAX_MESSAGES = 10_000
 MAX_TOOLS = 128
 MAX_STOP = 64
 _MOST_TOKENS = 2**31 - 1
+_LARGEST_SHOWN = 10**15
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _ROLES: Mapping[str, Role] = {**{role.value: role for role in Role}, "developer": Role.SYSTEM}
 _EFFORTS = frozenset({"none", "minimal", "low", "medium", "high", "xhigh", "max"})
@@ -148,8 +149,13 @@ def _in_range(name: str, value: float | None, low: float, high: float, default: 
     if value is None:
         return default
     if not low <= value <= high:
-        raise invalid(name, f"`{name}` must be between {low:g} and {high:g}, not {value:g}.")
+        raise invalid(name, f"`{name}` must be between {low:g} and {high:g}, not {_shown(value)}.")
     return value
+
+
+def _shown(value: float) -> str:
+    """A number for a sentence. JSON's integers have no limit, and the largest are no float."""
+    return f"{value:g}" if abs(value) < _LARGEST_SHOWN else "a number that large"
 
 
 def _sampling(body: Body, defaults: Defaults) -> Sampling:
@@ -181,7 +187,7 @@ def _max_tokens(body: Body, defaults: Defaults) -> int:
     for name in ("max_completion_tokens", "max_tokens"):
         value: int | None = getattr(body, name)
         if value is not None and value < 1:
-            raise invalid(name, f"`{name}` must be 1 or more, not {value}.")
+            raise invalid(name, f"`{name}` must be 1 or more, not {_shown(value)}.")
     wanted = body.max_completion_tokens or body.max_tokens or defaults.max_tokens
     return min(wanted, _MOST_TOKENS)
 
@@ -251,6 +257,8 @@ def _content(given: JsonValue, role: Role, place: str) -> str:
 
 def _part(given: JsonValue, place: str) -> str:
     kind = given.get("type") if isinstance(given, dict) else None
+    if not isinstance(kind, str):
+        raise invalid(place, f'`{place}` must be {{"type": "text", "text": "…"}}.')
     if kind in {"text", "refusal"} and isinstance(given.get(kind), str):
         return str(given[kind])
     if kind in {"thinking", "reasoning"}:

@@ -293,6 +293,10 @@ def _read_template(path: Path | None) -> str | None:
     if path is None:
         return None
     try:
+        if not path.is_file():  # a pipe would wait for ever, a device never end
+            raise Refusal(
+                Code.TEMPLATE_UNSUPPORTED, f"The chat template {path.name} is no file. Check --chat-template."
+            )
         if path.stat().st_size > MAX_TEMPLATE_BYTES:
             raise Refusal(Code.TEMPLATE_UNSUPPORTED, f"The chat template {path.name} is larger than 256 KiB.")
         return path.read_text(encoding="utf-8")
