@@ -1,6 +1,6 @@
 """Whether a schema admits a value: a validator for the keywords that the llama engine follows (draft 2020-12)."""
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from itertools import chain
 
 from pocketserver.chat import JsonValue
@@ -16,6 +16,7 @@ class Admission:
         self._languages = languages
         self._effort = effort
         self._asking: set[tuple[int, int]] = set()
+        self._enums: dict[int, frozenset[Hashable]] = {}
 
     def admits(self, schema: JsonValue, value: JsonValue) -> bool:
         """Raises SchemaFault for what is no schema, TooComplicated."""
@@ -41,7 +42,7 @@ class Admission:
         return "oneOf" not in node or sum(self.admits(part, value) for part in node["oneOf"]) == 1
 
     def _plain(self, node: Node, value: JsonValue) -> bool:
-        if not _is_named(node, value):
+        if not self._is_named(node, value):
             return False
         match value:
             case bool() | None:
@@ -54,6 +55,19 @@ class Admission:
                 return self._admits_list(node, value)
             case _:
                 return self._admits_object(node, value)
+
+    def _is_named(self, node: Node, value: JsonValue) -> bool:
+        """What `type`, `const` and `enum` say."""
+        if "type" in node and not _is_of_type(node["type"], value):
+            return False
+        if "const" in node and frozen(node["const"]) != frozen(value):
+            return False
+        return "enum" not in node or frozen(value) in self._options(node["enum"])
+
+    def _options(self, values: list[JsonValue]) -> frozenset[Hashable]:
+        if id(values) not in self._enums:
+            self._enums[id(values)] = frozenset(map(frozen, values))
+        return self._enums[id(values)]
 
     def _admits_text(self, node: Node, value: str) -> bool:
         if not node.get("minLength", 0) <= len(value) <= node.get("maxLength", len(value)):
@@ -95,24 +109,18 @@ def property_schemas(node: Node, name: str, languages: Languages) -> list[JsonVa
     return found or [node.get("additionalProperties", True)]
 
 
-def same(first: JsonValue, second: JsonValue) -> bool:
-    """Equal as JSON: 1 is 1.0, and true is not 1."""
-    if isinstance(first, bool) or isinstance(second, bool):
-        return first is second
-    if isinstance(first, list) and isinstance(second, list):
-        return len(first) == len(second) and all(map(same, first, second))
-    if isinstance(first, dict) and isinstance(second, dict):
-        return first.keys() == second.keys() and all(same(first[name], second[name]) for name in first)
-    return bool(first == second)
-
-
-def _is_named(node: Node, value: JsonValue) -> bool:
-    """What `type`, `const` and `enum` say."""
-    if "type" in node and not _is_of_type(node["type"], value):
-        return False
-    if "const" in node and not same(node["const"], value):
-        return False
-    return "enum" not in node or any(same(option, value) for option in node["enum"])
+def frozen(value: JsonValue) -> Hashable:
+    """Equal for values that are equal as JSON: 1 is 1.0, true is not 1, the order of properties does not count."""
+    match value:
+        case bool():
+            return ("boolean", value)
+        case list():
+            return ("array", tuple(map(frozen, value)))
+        case dict():
+            return ("object", frozenset((name, frozen(item)) for name, item in value.items()))
+        case _:
+            plain: Hashable = value
+            return plain
 
 
 def _is_of_type(named: JsonValue, value: JsonValue) -> bool:

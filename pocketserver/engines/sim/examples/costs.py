@@ -20,7 +20,7 @@ LITERAL = "literal"
 """Beside the kinds of JSON value: one of the values that the schema spells out."""
 
 _PLAIN = {"null": 4, "boolean": 4, "number": 3, "integer": 3}
-_MAX_INVENTED = 500
+_MAX_INVENTED, _MAX_PATTERNED = 500, 50
 _MAX_TRIED_NAMES = 20
 
 
@@ -173,6 +173,8 @@ class Costs:
 
     def _patterned(self, alternative: Alternative, depth: int, wanted: int) -> list[str]:
         """Names that `patternProperties` finds."""
+        if wanted > _MAX_PATTERNED and shapes.patterns(alternative):
+            raise TooComplicated
         unwanted = [*shapes.listed(alternative), *shapes.required(alternative)]
         found: list[str] = []
         for pattern in shapes.patterns(alternative):

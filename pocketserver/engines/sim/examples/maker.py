@@ -14,7 +14,9 @@ from pocketserver.engines.sim.examples.survey import Survey
 from pocketserver.engines.sim.examples.writer import Writer
 
 _TRIES = 5
-_ANNOTATIONS = frozenset({"$schema", "$id", "$comment", "title", "description", "default", "examples", "deprecated"})
+_ANNOTATIONS = frozenset(
+    {"$schema", "$id", "$anchor", "$comment", "$defs", "definitions", "title", "description", "default", "examples"}
+)
 
 
 def value_for(schema: Mapping[str, JsonValue] | bool, seed: str) -> JsonValue:

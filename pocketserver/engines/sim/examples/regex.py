@@ -115,12 +115,14 @@ class Algebra:
         """What must follow after that character."""
         known = self._derived.get((node, code))
         if known is None:
+            self._effort.spend()
             known = self._derived[node, code] = self._derive(node, code)
         return known
 
     def steps(self, node: Node) -> dict[Node, Ranges]:
         """Each expression that can follow, with the characters that lead to it. Marks of the end are left out."""
         found: dict[Node, list[tuple[int, int]]] = {}
+        self._effort.spend()
         edges = sorted({0, 0xD800, 0xE000, BEGIN, *(cut for cut in node.cuts if cut < BEGIN)})
         for low, after in pairwise(edges):
             if low != 0xD800 and (rest := self.derive(node, low)) is not self.nothing:
