@@ -55,11 +55,17 @@ class HttpListeners:
 
 @asynccontextmanager
 async def serving_http(
-    app: web.Application, sockets: Sequence[socket.socket], *, refuse: Refuse, log: logging.Logger
+    app: web.Application,
+    sockets: Sequence[socket.socket],
+    *,
+    refuse: Refuse,
+    log: logging.Logger,
+    reader_seconds: float,
 ) -> AsyncIterator[HttpListeners]:
     """Accept connections on listening sockets until the block is left; then idle ones are closed.
 
-    A handler is cancelled when its client leaves: aiohttp does that only when it is asked to.
+    A handler is cancelled when its client leaves: aiohttp does that only when it is asked to. A client that leaves its
+    answer unread for `reader_seconds` counts as gone.
     """
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
@@ -68,7 +74,7 @@ async def serving_http(
     loop = asyncio.get_running_loop()
 
     def protocol(listeners: HttpListeners) -> RequestHandler:
-        return _Connection(server, listeners, loop=loop, refuse=refuse, log=log)
+        return _Connection(server, listeners, loop=loop, refuse=refuse, log=log, reader_seconds=reader_seconds)
 
     async with AsyncExitStack() as stack:
         stack.push_async_callback(runner.cleanup)
@@ -78,9 +84,13 @@ async def serving_http(
 
 
 class _Connection(RequestHandler):
-    """One connection. `handle_error` is aiohttp's hook for what no handler could answer."""
+    """One connection. `handle_error` is aiohttp's hook for what no handler could answer.
 
-    __slots__ = ("_listeners", "_log", "_refuse")
+    asyncio tells by `pause_writing` that the peer is behind with reading, and by `resume_writing` that it caught up. In
+    between the handler waits, with the model in its hand: not longer than `reader_seconds`.
+    """
+
+    __slots__ = ("_listeners", "_log", "_patience", "_reader_seconds", "_refuse")
 
     def __init__(
         self,
@@ -90,6 +100,7 @@ class _Connection(RequestHandler):
         loop: asyncio.AbstractEventLoop,
         refuse: Refuse,
         log: logging.Logger,
+        reader_seconds: float,
     ) -> None:
         super().__init__(
             manager,
@@ -102,11 +113,35 @@ class _Connection(RequestHandler):
         self._refuse = refuse
         self._log = log
         self._listeners = listeners
+        self._reader_seconds = reader_seconds
+        self._patience: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         if self._listeners.on_connection is not None:
             self._listeners.on_connection(self)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._patience = asyncio.get_running_loop().call_later(self._reader_seconds, self._give_up)
+
+    def resume_writing(self) -> None:
+        self._forget_patience()
+        super().resume_writing()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._forget_patience()
+        super().connection_lost(exc)
+
+    def _give_up(self) -> None:
+        self._log.info("A client has read nothing for %g seconds; its connection is ended.", self._reader_seconds)
+        if self.transport is not None:
+            self.transport.abort()
+
+    def _forget_patience(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
 
     def handle_error(
         self,

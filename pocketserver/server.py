@@ -142,7 +142,13 @@ async def serving(server: Server) -> AsyncIterator[Server]:
         server.port = sockets[0].getsockname()[1]
         app = application(server)
         listeners = await stack.enter_async_context(
-            serving_http(app, sockets, refuse=error_shapes(server)["/"].response, log=server.log.logger)
+            serving_http(
+                app,
+                sockets,
+                refuse=error_shapes(server)["/"].response,
+                log=server.log.logger,
+                reader_seconds=settings.client_seconds,
+            )
         )
         if server.simulator is not None:
             await stack.enter_async_context(server.simulator.on_air(listeners))
@@ -204,7 +210,9 @@ def _routes(server: Server, shapes: Mapping[str, OpenAIErrors]) -> list[web.Rout
     device = Device(
         view=server.view(), health_shape=profile.health, models_shape=profile.models, metrics=server.metrics
     )
-    chat = ChatCompletions(door=server.door, models=names, defaults=defaults, errors=shapes["/"])
+    chat = ChatCompletions(
+        door=server.door, models=names, defaults=defaults, errors=shapes["/"], client_seconds=settings.client_seconds
+    )
     return [*device.routes(), *chat.routes()]
 
 

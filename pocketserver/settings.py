@@ -72,6 +72,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_body_bytes: Annotated[Annotated[int, Meta(ge=1024)], Meta(description="a number of bytes, 1024 or more")] = (
         4 * 1024 * 1024
     )
+    client_seconds: Annotated[
+        Positive, Meta(description="seconds that a client may take to send its body or to read on, more than 0")
+    ] = 60.0
     wrong_keys_a_minute: Annotated[Annotated[int, Meta(ge=1)], Meta(description="a number, 1 or more")] = 10
 
     default_max_tokens: Annotated[Annotated[int, Meta(ge=1)], Meta(description="tokens, 1 or more")] = 1024

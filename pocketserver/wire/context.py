@@ -1,5 +1,6 @@
 """What a wire module is given to work with, and what it leaves behind for the log and the metrics."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -53,6 +54,17 @@ class Answer:
 ANSWER = web.RequestKey("answer", Answer)
 REQUEST_ID = web.RequestKey("request_id", str)
 KEY_NAME = web.RequestKey("key_name", str)
+
+
+async def body_of(request: web.Request, seconds: float) -> bytes:
+    """The whole body, read before any place at the model is taken. Raises MALFORMED_REQUEST when it is too slow."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await request.read()
+    except TimeoutError:
+        raise Refusal(
+            Code.MALFORMED_REQUEST, f"The body did not arrive within {seconds:g} seconds. Send the request again."
+        ) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from aiohttp import web
 
 from pocketserver.errors import Refusal
 from pocketserver.wire import openai_chat_request, sse
-from pocketserver.wire.context import ANSWER, KEY_NAME, REQUEST_ID, Door, ModelNames
+from pocketserver.wire.context import ANSWER, KEY_NAME, REQUEST_ID, Door, ModelNames, body_of
 from pocketserver.wire.openai_chat_answer import Chunks, Document
 from pocketserver.wire.openai_errors import OpenAIErrors
 
@@ -18,12 +18,15 @@ class ChatCompletions:
     models: ModelNames
     defaults: openai_chat_request.Defaults
     errors: OpenAIErrors
+    client_seconds: float
+    """How long a client may take to send its body."""
 
     def routes(self) -> list[web.RouteDef]:
         return [web.post("/v1/chat/completions", self.create)]
 
     async def create(self, request: web.Request) -> web.StreamResponse:
-        asked = openai_chat_request.parse(await request.read(), request_id=request[REQUEST_ID], defaults=self.defaults)
+        body = await body_of(request, self.client_seconds)
+        asked = openai_chat_request.parse(body, request_id=request[REQUEST_ID], defaults=self.defaults)
         self.door.check_ready()
         model = await self.models.resolve(asked.model)
         wanted = msgspec.structs.replace(asked.request, model=model)
