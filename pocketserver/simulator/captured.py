@@ -2,7 +2,7 @@
 
 import json
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from pocketserver.chat import JsonValue
@@ -26,7 +26,9 @@ class CapturedRequest:
     raw_headers: Mapping[str, str]
     arrived: float
     at: float
-    body: bytes = b""
+    live_body: Callable[[], bytes | None] = lambda: None
+    """What has been read of the body while the request is being answered."""
+    kept_body: bytes | None = None
     status: int = 0
     error: str | None = None
     fault: str | None = None
@@ -38,6 +40,11 @@ class CapturedRequest:
     @property
     def done(self) -> bool:
         return self.seconds is not None
+
+    @property
+    def body(self) -> bytes:
+        """The body as far as the server has read it."""
+        return (self.live_body() if self.kept_body is None else self.kept_body) or b""
 
     @property
     def headers(self) -> dict[str, str]:
@@ -84,7 +91,7 @@ class CapturedRequests:
             self._drop()
 
     def keep_body(self, request: CapturedRequest, body: bytes) -> None:
-        request.body = body
+        request.kept_body = body
         self._bytes += len(body)
         while self._bytes > MOST_BYTES and len(self._requests) > 1:
             self._drop()
@@ -97,7 +104,7 @@ class CapturedRequests:
         return [*self._requests]
 
     def _drop(self) -> None:
-        self._bytes -= len(self._requests.popleft().body)
+        self._bytes -= len(self._requests.popleft().kept_body or b"")
 
 
 def _hidden(name: str, value: str) -> str:

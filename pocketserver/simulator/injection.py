@@ -57,6 +57,7 @@ class Injection:
     async def _watched(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         captured = self.simulator.arrived(request.method, request.path_qs, request.headers, request[REQUEST_ID])
         request[_CAPTURED] = captured
+        captured.live_body = lambda: request._read_bytes  # noqa: SLF001 - aiohttp keeps what a handler has read
         try:
             return await handler(request)
         except Refusal as refusal:
@@ -65,7 +66,7 @@ class Injection:
         finally:
             answer = request[ANSWER]
             captured.tokens, captured.time_to_first_token = answer.tokens, answer.time_to_first_token
-            # aiohttp keeps what a handler has read
+            captured.live_body = _nothing
             self.simulator.keep_body(captured, request._read_bytes or b"")  # noqa: SLF001
 
     async def _struck(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -131,6 +132,10 @@ def _hang_up(request: web.Request, asked: NewFault) -> Callable[[], None]:
             hang_up(request.transport, reset=asked.reset)
 
     return now
+
+
+def _nothing() -> None:
+    """A request that is answered holds on to nothing."""
 
 
 def _document(body: bytes) -> dict[str, Any]:

@@ -81,7 +81,8 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def token_bytes(self) -> list[bytes]:
         """The tokens of a reply that spells them out."""
         return [
-            token.encode() if isinstance(token, str) else base64.b64decode(token.base64) for token in self.tokens or ()
+            token.encode() if isinstance(token, str) else base64.b64decode(token.base64, validate=True)
+            for token in self.tokens or ()
         ]
 
 
