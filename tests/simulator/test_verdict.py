@@ -53,8 +53,8 @@ async def test_asking_again_without_leaving_is_found(phone: Device) -> None:
 async def test_the_official_sdk_is_resilient(tmp_path: Path) -> None:
     async with device(tmp_path) as phone, phone.served.openai(max_retries=2) as sdk:
         phone.simulator.add_fault("model_busy", retry_after=0.05)
-        phone.simulator.add_fault("insufficient_memory")
         await _ask(sdk, "one")
+        phone.simulator.add_fault("insufficient_memory")
         with pytest.raises(openai.InternalServerError, match="memory"):
             await _ask(sdk, "two")
         await _ask(sdk, "three")
