@@ -1,0 +1,1 @@
+"""For the test suites of client developers: a simulated device as a pytest fixture."""
