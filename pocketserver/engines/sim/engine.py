@@ -8,7 +8,7 @@ from itertools import islice
 
 import msgspec
 
-from pocketserver.chat import EngineState, EngineStatus, GenerationRequest, ModelInfo
+from pocketserver.chat import EngineState, EngineStatus, GenerationRequest, ModelInfo, TextDelta
 from pocketserver.engines.engine import EventStream
 from pocketserver.engines.sim import example
 from pocketserver.engines.sim.clock import DeviceClock
@@ -79,7 +79,7 @@ class SimEngine:
         """What is to happen in mid-stream, by request id; taken when the answer begins."""
         self.running = 0
         self._stream: SimStream | None = None
-        self._remembered: OrderedDict[str, Sequence[str]] = OrderedDict()
+        self._remembered: OrderedDict[str, _Remembered] = OrderedDict()
         self._wanted = options.model if self.device.preset.model(options.model) else self.device.preset.models[0].id
         self.device.state = EngineState.READY
 
@@ -218,7 +218,10 @@ class SimEngine:
         if request.constraint is not None:
             text = example.reply_to(request, seed=self.options.seed) or ""
             return Script(tokens=tokens_of(text), reasoning=reasoning)
-        return Script(tokens=self._tokens(request), reasoning=reasoning)
+        tokens = self._tokens(request)
+        if reasoning or not isinstance(tokens, _Remembered):
+            return Script(tokens=tokens, reasoning=reasoning)
+        return Script(tokens=tokens, spoken=tokens.events)
 
     def _thinks(self, request: GenerationRequest) -> bool:
         return request.reasoning_effort is not None and self.device.model.thinking
@@ -232,10 +235,17 @@ class SimEngine:
             return islice(prose(seed), count)
         tokens = self._remembered.get(seed)
         if tokens is None:
-            tokens = self._remembered[seed] = [*islice(prose(seed), count)]
+            tokens = self._remembered[seed] = _Remembered(islice(prose(seed), count))
+            tokens.events = [TextDelta(text=token) for token in tokens]
             if len(self._remembered) > _MOST_REMEMBERED_REPLIES:
                 self._remembered.popitem(last=False)
         return tokens
+
+
+class _Remembered(list[str]):
+    """The tokens of a short reply, and the events that say them."""
+
+    events: Sequence[TextDelta] = ()
 
 
 def _prompt_tokens(request: GenerationRequest) -> int:

@@ -6,7 +6,7 @@ from itertools import islice
 
 import msgspec
 
-from pocketserver.chat import FinishReason, GenerationRequest, Role, Tool, ToolMode
+from pocketserver.chat import FinishReason, GenerationRequest, Role, TextDelta, Tool, ToolMode
 from pocketserver.engines.sim.example import tool_arguments
 from pocketserver.engines.sim.prose import DEFAULT_TOKENS, prose, tokens_of
 from pocketserver.engines.sim.rules import RefusalReply, Reply, ScriptedCall
@@ -23,6 +23,8 @@ class Script:
     reasoning: Sequence[str] = ()
     calls: Sequence[ScriptedCall] = ()
     finish_reason: FinishReason | None = None
+    spoken: Sequence[TextDelta] | None = None
+    """The same tokens as events, when the reply is nothing but short plain text that was said before."""
 
 
 def scripted(reply: Reply, request: GenerationRequest, seed: str) -> Script:

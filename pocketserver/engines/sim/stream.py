@@ -118,8 +118,8 @@ class SimAnswer:
             await self._read_prompt(pause)
         if self._interruption is not None:
             await self._interruption.reached(self._made, pause, ended=False)
-        made = self._made
-        batch, ended = self._take(self._batch_size())
+        made, size = self._made, self._batch_size()
+        batch, ended = self._whole() if self._is_plain(size) else self._take(size)
         await self._pass((self._made - made) * self._token_seconds(), pause)
         if ended:
             if self._interruption is not None:
@@ -160,6 +160,25 @@ class SimAnswer:
         if self._noise is None:
             return seconds
         return seconds * max(0.2, self._noise.gauss(1.0, self._device.preset.jitter))
+
+    def _is_plain(self, size: int) -> bool:
+        """Whether the reply can be said in one go, from events that are there already."""
+        spoken, request = self._script.spoken, self._request
+        return (
+            spoken is not None
+            and self._made == 0
+            and len(spoken) < size
+            and not request.stop
+            and request.top_logprobs is None
+        )
+
+    def _whole(self) -> tuple[list[Event], bool]:
+        spoken = self._script.spoken or ()
+        if len(spoken) > self._limit:
+            self._reason = FinishReason.LENGTH
+        batch: list[Event] = [*spoken[: self._limit]]
+        self._made = len(batch)
+        return batch, True
 
     def _take(self, count: int) -> tuple[list[Event], bool]:
         batch: list[Event] = []

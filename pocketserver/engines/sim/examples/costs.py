@@ -55,6 +55,10 @@ class Costs:
         self.recursion_met |= outside
         return found
 
+    def is_settled(self, demand: Demand) -> bool:
+        """Whether what is known of the demand holds for any depth."""
+        return demand.key in self._exact
+
     def ways(self, demand: Demand, depth: int) -> list[tuple[int, Alternative, str]]:
         """Each way to satisfy the demand, with its least length."""
         found = []

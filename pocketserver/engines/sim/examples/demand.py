@@ -15,7 +15,7 @@ from pocketserver.engines.sim.examples.effort import Effort
 Node: TypeAlias = dict[str, JsonValue]
 KINDS = ("object", "array", "string", "integer", "number", "boolean", "null")
 MAX_ALTERNATIVES = 4_000
-COMPOSITION = ("$ref", "allOf", "anyOf", "oneOf", "$defs", "definitions")
+_FOLLOWED = ("$ref", "allOf", "oneOf", "$defs", "definitions")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,9 +90,9 @@ class Book:
         return tuple(found.values())
 
     def bare(self, node: Node) -> Node:
-        """The node's own keywords alone, the same object each time."""
+        """The node without what is followed from it and without `oneOf`, the same object each time."""
         if id(node) not in self._bare:
-            made = {key: value for key, value in node.items() if key not in COMPOSITION}
+            made = {key: value for key, value in node.items() if key not in _FOLLOWED}
             self._bare[id(node)] = self._keep(made, node)
         return self._bare[id(node)]
 

@@ -24,17 +24,33 @@ class Survey:
 
     def check(self, root: Demand) -> None:
         """Raises SchemaFault naming keyword and place, TooComplicated."""
-        waiting, seen = [root], {root.key}
+        waiting, seen = [(root, True)], {(root.key, True)}
         while waiting:
-            demand = waiting.pop()
+            demand, live = waiting.pop()
             self._check_words(demand)
-            for alternative in self._book.alternatives(demand):
-                self._effort.spend()
-                self._check_alternative(alternative)
-                fresh = [inner for inner in self._inside(alternative) if inner.key not in seen]
-                seen.update(inner.key for inner in fresh)
-                waiting.extend(fresh)
+            for inner, reached in self._checked(demand, live=live):
+                if (inner.key, reached) not in seen:
+                    seen.add((inner.key, reached))
+                    waiting.append((inner, reached))
+
+    def _checked(self, demand: Demand, *, live: bool) -> Iterator[tuple[Demand, bool]]:
+        """Check one demand; what is inside it, each with whether a value can have it.
+
+        Words are checked everywhere. How keywords go together matters only where a value can be.
+        """
+        ways = {(way, kind) for _, way, kind in self._costs.ways(demand, MAX_DEPTH)} if live else set()
+        if live:
             self._check_choices(demand)
+            self._check_reference(demand, possible=bool(ways))
+        for alternative in self._book.alternatives(demand):
+            self._effort.spend()
+            self._check_patterns(alternative)
+            self._check_ranges(alternative)
+            if (alternative, "object") in ways:
+                self._check_object(alternative)
+            if not shapes.constant_of(alternative):
+                yield from self._properties(alternative, live=(alternative, "object") in ways)
+                yield from self._items(alternative, live=(alternative, "array") in ways)
 
     def _check_words(self, demand: Demand) -> None:
         """Every schema that the demand involves, also those that a contradiction keeps out of the alternatives."""
@@ -49,18 +65,24 @@ class Survey:
             waiting.extend(self._book.closure(self._book.demand([node])))
             waiting.extend(self._book.demand([*node.get("anyOf", ()), *node.get("oneOf", ())]).nodes)
 
-    def _check_alternative(self, alternative: Alternative) -> None:
-        if "string" in alternative.kinds:
-            for node in alternative.nodes:
-                self._read_patterns(node, "pattern", [node["pattern"]] if "pattern" in node else [])
-        if "object" in alternative.kinds:
-            self._check_object(alternative)
+    def _check_reference(self, demand: Demand, *, possible: bool) -> None:
+        """A `$ref` alone is not looked behind before it is needed; there, a contradiction is a fault."""
+        node = demand.nodes[0] if len(demand.nodes) == 1 else {}
+        if "$ref" in node and not possible and self._costs.is_settled(demand):
+            raise SchemaFault(f"Unsatisfiable schema: no value satisfies `$ref`, at {self._book.place((node,))}.")
+
+    def _check_patterns(self, alternative: Alternative) -> None:
+        for node in alternative.nodes:
+            if "string" in alternative.kinds and "pattern" in node:
+                self._read_patterns(node, "pattern", [node["pattern"]])
+            if "object" in alternative.kinds:
+                self._read_patterns(node, "patternProperties", list(node.get("patternProperties", ())))
+
+    def _check_ranges(self, alternative: Alternative) -> None:
         for kind in {"number", "integer"} & set(alternative.kinds):
             self._check_range(alternative, whole=kind == "integer")
 
     def _check_object(self, alternative: Alternative) -> None:
-        for node in alternative.nodes:
-            self._read_patterns(node, "patternProperties", list(node.get("patternProperties", ())))
         for first, second in combinations(shapes.patterns(alternative), 2):
             if self._languages.overlap(first, second):
                 reason = f"has patterns that are not disjoint, {first[:80]!r} and {second[:80]!r}"
@@ -90,19 +112,21 @@ class Survey:
             except SchemaFault as fault:
                 raise SchemaFault(f"`{keyword}` cannot be followed at {self._book.place((node,))}: {fault}.") from fault
 
-    def _inside(self, alternative: Alternative) -> Iterator[Demand]:
-        """What the values inside an object or array must satisfy."""
-        if shapes.constant_of(alternative):
+    def _properties(self, alternative: Alternative, *, live: bool) -> Iterator[tuple[Demand, bool]]:
+        if "object" not in alternative.kinds:
             return
-        if "object" in alternative.kinds:
-            names = {*shapes.listed(alternative), *shapes.required(alternative)}
-            yield from (self._costs.shapes.property(alternative, name) for name in sorted(names))
-            for node in alternative.nodes:
-                others = [*node.get("patternProperties", {}).values(), node.get("additionalProperties", True)]
-                yield from (self._book.demand([schema]) for schema in others)
-        if "array" in alternative.kinds:
-            for index in range(shapes.described_items(alternative) + 1):
-                yield self._costs.shapes.item(alternative, index)
+        for name in sorted({*shapes.listed(alternative), *shapes.required(alternative)}):
+            yield self._costs.shapes.property(alternative, name), live
+        for node in alternative.nodes:
+            for schema in (*node.get("patternProperties", {}).values(), node.get("additionalProperties", True)):
+                yield self._book.demand([schema]), live
+
+    def _items(self, alternative: Alternative, *, live: bool) -> Iterator[tuple[Demand, bool]]:
+        if "array" not in alternative.kinds:
+            return
+        _, most = shapes.counts(alternative, "Items")
+        for index in range(shapes.described_items(alternative) + 1):
+            yield self._costs.shapes.item(alternative, index), live and (most is None or index < most)
 
     def _check_choices(self, demand: Demand) -> None:
         """`oneOf` is followed only where its options visibly exclude one another."""
