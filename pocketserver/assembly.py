@@ -111,6 +111,7 @@ def _sim(settings: Settings, _model: InstalledModel | None) -> Engine:
 
 def _llama(settings: Settings, model: InstalledModel | None) -> Engine:
     from pocketserver.engines.llama.process import LlamaEngine, LlamaOptions  # needs the extra `llama`
+    from pocketserver.engines.llama.runtime import FlashAttention, KvType
 
     assert model is not None, "prepare_model finds one"
     template = None if settings.chat_template is None else Path(settings.chat_template)
@@ -121,6 +122,10 @@ def _llama(settings: Settings, model: InstalledModel | None) -> Engine:
             state_folder=settings.home_folder / "llama",
             context=settings.context,
             threads=settings.threads,
+            threads_batch=settings.threads_batch,
+            kv_type=None if settings.kv_type == "auto" else KvType(settings.kv_type),
+            flash_attention=FlashAttention(settings.flash_attention),
+            micro_batch=settings.micro_batch,
             gpu_layers=settings.gpu_layers,
             chat_template=template,
             memory_limit_bytes=settings.memory_limit_bytes,

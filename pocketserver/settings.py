@@ -40,6 +40,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Literal["auto"] | Annotated[int, Meta(ge=0)], Meta(description="auto, or a number of layers, 0 or more")
     ] = "auto"
     threads: Annotated[Annotated[int, Meta(ge=1, le=512)] | None, Meta(description="a number from 1 to 512")] = None
+    threads_batch: Annotated[Annotated[int, Meta(ge=1, le=512)] | None, Meta(description="a number from 1 to 512")] = (
+        None
+    )
+    micro_batch: Annotated[Annotated[int, Meta(ge=32, le=2048)] | None, Meta(description="tokens from 32 to 2048")] = (
+        None
+    )
+    kv_type: Annotated[Literal["auto", "f16", "bf16", "q8_0"], Meta(description="auto, f16, bf16 or q8_0")] = "auto"
+    flash_attention: Annotated[Literal["auto", "on", "off"], Meta(description="auto, on or off")] = "auto"
     chat_template: Annotated[str | None, Meta(description="the path of a Jinja chat template")] = None
     memory_limit_bytes: Annotated[Annotated[int, Meta(ge=1)] | None, Meta(description="a number of bytes")] = None
 

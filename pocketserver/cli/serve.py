@@ -18,6 +18,8 @@ def serve(
     context: Annotated[int | None, Option(help="Context size in tokens.")] = None,
     gpu_layers: Annotated[str | None, Option(help="auto, or how many layers to offload.")] = None,
     threads: Annotated[int | None, Option(help="Threads for generation.")] = None,
+    kv_type: Annotated[str | None, Option(help="The cache's number format: auto, f16, bf16 or q8_0.")] = None,
+    flash_attention: Annotated[str | None, Option(help="auto, on or off.")] = None,
     chat_template: Annotated[str | None, Option(help="A Jinja file in place of the model's own template.")] = None,
     host: Annotated[str | None, Option(help="The address to listen on; 0.0.0.0 is every one.")] = None,
     port: Annotated[int | None, Option(help="The port; 0 takes a free one.")] = None,

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from pocketserver.engines.llama.frames import Load
 from pocketserver.engines.llama.model import Model, common_prefix
 from pocketserver.engines.llama.native import AbortFlag
+from pocketserver.engines.llama.runtime import FLASH_ATTENTION_TYPES, GGML_TYPES, Runtime
 from pocketserver.errors import Code, Refusal
 
 Logits = npt.NDArray[np.float32]
@@ -28,11 +29,13 @@ class Decoder:
     Not for two threads at once, except for `abort`.
     """
 
-    def __init__(self, model: Model, load: Load, threads: int) -> None:
+    def __init__(self, model: Model, load: Load, runtime: Runtime) -> None:
         params = llama_cpp.llama_context_default_params()
         params.n_ctx = load.context_size
-        params.n_batch = params.n_ubatch = load.micro_batch
-        params.n_threads = params.n_threads_batch = threads
+        params.n_batch = params.n_ubatch = runtime.micro_batch
+        params.n_threads, params.n_threads_batch = runtime.threads, runtime.threads_batch
+        params.type_k = params.type_v = GGML_TYPES[runtime.kv_type]
+        params.flash_attn_type = FLASH_ATTENTION_TYPES[runtime.flash_attention]
         params.no_perf = True
         self.pointer = llama_cpp.llama_init_from_model(model.pointer, params)
         if not self.pointer:
@@ -42,13 +45,13 @@ class Decoder:
                 " Start the server with a smaller --context, or choose a smaller model.",
             )
         self.context_size = load.context_size
-        self.micro_batch = load.micro_batch
+        self.micro_batch = runtime.micro_batch
         self.tokens: list[int] = []
         self.abort = AbortFlag()
         self.abort.attach(self.pointer)
         self._vocabulary_size = model.vocabulary.size
         self._memory = llama_cpp.llama_get_memory(self.pointer)
-        self._batch = llama_cpp.llama_batch_init(load.micro_batch, 0, 1)
+        self._batch = llama_cpp.llama_batch_init(runtime.micro_batch, 0, 1)
 
     def reuse(self, prompt: Sequence[int]) -> int:
         """Keep what the context has in common with this prompt, forget the rest; how many tokens were kept.

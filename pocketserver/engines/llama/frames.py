@@ -6,6 +6,7 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from pocketserver.chat import Event, GenerationRequest
+from pocketserver.engines.llama.runtime import FlashAttention, KvType, Runtime
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024  # a request body is a few MiB; scores of a long answer are the largest thing sent
 LENGTH_BYTES = 4
@@ -24,13 +25,17 @@ class _Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Load(_Frame, frozen=True, kw_only=True, tag="load"):
     """Load a model. `gpu_layers` -1 means all. `template` replaces the model's own chat template.
 
-    `extra_buffers` lets llama.cpp repack weights (design, safe mode). `threads` None is one for each physical core.
+    `extra_buffers` lets llama.cpp repack weights (design, safe mode). `threads` None is one for each physical core,
+    `threads_batch` (for prompts) None is the same as `threads`.
     `abort_in_probe_with_extra_buffers` is for tests: it makes the probe end the process as a bad CPU would.
     """
 
     path: str
     context_size: int
     threads: int | None = None
+    threads_batch: int | None = None
+    kv_type: KvType = KvType.F16
+    flash_attention: FlashAttention = FlashAttention.AUTO
     gpu_layers: int = -1
     extra_buffers: bool = True
     micro_batch: int = 256
@@ -77,6 +82,7 @@ class Probing(_Frame, frozen=True, kw_only=True, tag="probing"):
 class Loaded(_Frame, frozen=True, kw_only=True, tag="loaded"):
     context_size: int
     gpu_layers: int
+    runtime: Runtime
     supports_tools: bool
     template_problem: str | None = None
     seconds: float

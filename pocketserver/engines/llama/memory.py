@@ -6,6 +6,7 @@ from pathlib import Path
 
 import psutil
 
+from pocketserver.engines.llama.runtime import BYTES_PER_ELEMENT, KvType
 from pocketserver.errors import Code, Refusal
 from pocketserver.models.gguf import GgufMetadata
 
@@ -31,26 +32,32 @@ class MemoryNeed:
         return self.weights_bytes + self.cache_bytes + self.compute_bytes + _PROCESS_BYTES
 
 
-def memory_need(metadata: GgufMetadata, context: int, micro_batch: int) -> MemoryNeed:
+def memory_need(metadata: GgufMetadata, context: int, micro_batch: int, kv_type: KvType = KvType.F16) -> MemoryNeed:
     """An estimate on the safe side; computing buffers hold logits and some rows of activations for a micro-batch."""
     row = metadata.vocabulary_size * 4 + metadata.embedding_length * 4 * 24
     return MemoryNeed(
         weights_bytes=metadata.tensor_bytes,
-        cache_bytes=metadata.kv_cache_bytes(context),
+        cache_bytes=metadata.kv_cache_bytes(context, BYTES_PER_ELEMENT[kv_type]),
         compute_bytes=row * micro_batch,
     )
 
 
-def choose_context(metadata: GgufMetadata, wanted: int | None, available_bytes: int, micro_batch: int) -> int:
+def choose_context(
+    metadata: GgufMetadata,
+    wanted: int | None,
+    available_bytes: int,
+    micro_batch: int,
+    kv_type: KvType = KvType.F16,
+) -> int:
     """The context to load with, in tokens: the wanted one, or the smallest of trained length, 8,192 and what fits.
 
     Raises Refusal(INSUFFICIENT_MEMORY) with both numbers when it does not fit.
     """
     context = wanted or min(metadata.context_length or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
     lowest = context if wanted else min(context, SMALLEST_CONTEXT)
-    while context > lowest and memory_need(metadata, context, micro_batch).total_bytes > available_bytes:
+    while context > lowest and memory_need(metadata, context, micro_batch, kv_type).total_bytes > available_bytes:
         context = max(lowest, context - _STEP)
-    needed = memory_need(metadata, context, micro_batch).total_bytes
+    needed = memory_need(metadata, context, micro_batch, kv_type).total_bytes
     if needed > available_bytes:
         raise _insufficient(needed, available_bytes, context)
     return context

@@ -26,6 +26,7 @@ from pocketserver.engines.llama.frames import (
 )
 from pocketserver.engines.llama.generation import Generation
 from pocketserver.engines.llama.model import Model
+from pocketserver.engines.llama.runtime import Runtime
 from pocketserver.engines.llama.template import ChatTemplate
 from pocketserver.errors import Code, Refusal
 
@@ -103,7 +104,8 @@ class Session:
         self._send = send
         progress = native.progress_callback(lambda fraction: send(LoadProgress(fraction=fraction)))
         self._model = Model(load, progress)
-        self._decoder = Decoder(self._model, load, load.threads or physical_cores())
+        self._runtime = runtime_of(load)
+        self._decoder = Decoder(self._model, load, self._runtime)
         send(Probing())
         if load.abort_in_probe_with_extra_buffers and load.extra_buffers:
             crash()
@@ -178,10 +180,23 @@ class Session:
         return Loaded(
             context_size=self._decoder.context_size,
             gpu_layers=self._model.gpu_layers,
+            runtime=self._runtime,
             supports_tools=template.problem is None and template.supports_tools,
             template_problem=problem,
             seconds=self._load_seconds,
         )
+
+
+def runtime_of(load: Load) -> Runtime:
+    """How a model is run; what the frame leaves open is chosen by the machine's cores."""
+    threads = load.threads or physical_cores()
+    return Runtime(
+        threads=threads,
+        threads_batch=load.threads_batch or threads,
+        kv_type=load.kv_type,
+        flash_attention=load.flash_attention,
+        micro_batch=load.micro_batch,
+    )
 
 
 def physical_cores() -> int:

@@ -19,6 +19,7 @@ from pocketserver.engines.llama.frames import (
 )
 from pocketserver.engines.llama.link import WorkerLink, how_it_ended
 from pocketserver.engines.llama.memory import available_memory, choose_context
+from pocketserver.engines.llama.runtime import FlashAttention, KvType, check
 from pocketserver.engines.llama.safe_mode import SafeModeMemory, combination
 from pocketserver.errors import Code, Refusal, StartupError
 from pocketserver.models.gguf import BadModelFile, GgufMetadata, read_metadata
@@ -36,7 +37,7 @@ _KILLED = -9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LlamaOptions:
-    """How to serve one model. `context`, `threads` None choose by themselves; `gpu_layers` "auto" means all.
+    """How to serve one model. What is None is chosen by itself; `gpu_layers` "auto" means all.
 
     `cancel_seconds` is how long a cancelled worker may take to come back before it is replaced. `prepare_seconds`
     bounds rendering, and compiling a constraint. `abort_in_probe_with_extra_buffers` is for tests of safe mode.
@@ -47,6 +48,10 @@ class LlamaOptions:
     state_folder: Path
     context: int | None = None
     threads: int | None = None
+    threads_batch: int | None = None
+    kv_type: KvType | None = None
+    flash_attention: FlashAttention = FlashAttention.AUTO
+    micro_batch: int | None = None
     gpu_layers: int | str = "auto"
     chat_template: Path | None = None
     memory_limit_bytes: int | None = None
@@ -196,16 +201,21 @@ class Supervisor:
     def _plan(self) -> tuple[GgufMetadata, Load]:
         """Check the file, memory and template. Blocks. Raises Refusal or StartupError."""
         options = self._options
+        check(options.kv_type, options.flash_attention)
         metadata = read_metadata(options.path)
         if metadata.is_encoder:
             raise Refusal(Code.MODEL_NOT_LOADED, "This model only makes embeddings. Choose a model that writes text.")
         available = available_memory(options.memory_limit_bytes)
+        kv_type, micro_batch = options.kv_type or KvType.F16, options.micro_batch or MICRO_BATCH
         load = Load(
             path=str(options.path),
-            context_size=choose_context(metadata, options.context, available, MICRO_BATCH),
+            context_size=choose_context(metadata, options.context, available, micro_batch, kv_type),
             threads=options.threads,
+            threads_batch=options.threads_batch,
+            kv_type=kv_type,
+            flash_attention=options.flash_attention,
             gpu_layers=options.gpu_layers if isinstance(options.gpu_layers, int) else -1,
-            micro_batch=MICRO_BATCH,
+            micro_batch=micro_batch,
             template=_read_template(options.chat_template),
             abort_in_probe_with_extra_buffers=options.abort_in_probe_with_extra_buffers,
         )
@@ -279,10 +289,11 @@ class Supervisor:
     def _report(self, hello: Hello, loaded: Loaded, safe: bool) -> None:
         mode = " in safe mode" if safe else ""
         logger.info(
-            "Model loaded in %.1f s%s: context %d, llama.cpp %s",
+            "Model loaded in %.1f s%s: context %d, %s, llama.cpp %s",
             loaded.seconds,
             mode,
             loaded.context_size,
+            loaded.runtime,
             hello.version,
         )
         if loaded.template_problem is not None:
