@@ -20,6 +20,7 @@ from pocketserver.engines.llama.decoder import Decoder
 from pocketserver.engines.llama.frames import Load
 from pocketserver.engines.llama.model import Model
 from pocketserver.engines.llama.sampler import Sampler
+from pocketserver.engines.llama.session import runtime_of
 
 
 def main() -> None:
@@ -33,7 +34,7 @@ def main() -> None:
     native.quiet()
     load = Load(path=str(arguments.model), context_size=arguments.context, threads=arguments.threads)
     model = Model(load, native.progress_callback(lambda _fraction: None))
-    decoder = Decoder(model, load, arguments.threads)
+    decoder = Decoder(model, load, runtime_of(load))
     print(json.dumps({"build": native.build()}), file=out, flush=True)
     for line in sys.stdin:
         print(json.dumps(measured(model, decoder, json.loads(line))), file=out, flush=True)
