@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -110,7 +110,7 @@ async def _announced(server: Server) -> AsyncIterator[None]:
         port=server.port,
         identity=await asyncio.to_thread(identity.load, settings.home_folder, server.port),
         description=_description(server),
-        look=lambda: address.choose(settings.advertise, settings.host).announced,
+        look=lambda: _announced_addresses(server),
         report=lambda status: _report(server, status),
     )
     async with advertiser:
@@ -119,6 +119,14 @@ async def _announced(server: Server) -> AsyncIterator[None]:
             yield
         finally:
             following.cancel()
+
+
+def _announced_addresses(server: Server) -> Sequence[address.Candidate]:
+    """What mDNS tells; nothing while a simulated device has left in good order."""
+    if server.simulator is not None and server.simulator.says_goodbye:
+        return ()
+    settings = server.effective.settings
+    return address.choose(settings.advertise, settings.host).announced
 
 
 async def _follow(server: Server, advertiser: mdns.Advertiser) -> None:

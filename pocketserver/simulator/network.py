@@ -116,6 +116,7 @@ class DeviceNetwork:
         self._port: asyncio.Task[None] | None = None
         self._end: asyncio.TimerHandle | None = None
         self._placeholders: list[socket.socket] = []
+        self._address: str | None = None
         self._defunct = False
 
     def enter(self, wanted: Reach, *, grace_seconds: float | None, defunct: bool) -> None:
@@ -133,10 +134,22 @@ class DeviceNetwork:
         else:
             self._defunct = defunct
             self._hold(grace_seconds)
-        if (wanted is Reach.CLOSED) != (self._now is Reach.CLOSED):
-            self._change_port(closed=wanted is Reach.CLOSED)
+        closed = wanted is Reach.CLOSED
+        if closed != (self._now is Reach.CLOSED):
+            self._change_port(closed=closed)
         self._listeners.on_connection = _hold if wanted is Reach.SILENT else None
         self._now = wanted
+
+    def move(self, address: str | None) -> None:
+        """Be reachable under this address alone, None being the first ones. Connections are reset.
+
+        The address must be one of this machine's, see `is_ours`.
+        """
+        if address == self._address:
+            return
+        self._address = address
+        self._reset()
+        self._change_port(closed=self._now is Reach.CLOSED)
 
     async def settled(self) -> None:
         """Wait until the port is as it should be."""
@@ -183,19 +196,39 @@ class DeviceNetwork:
     async def _set_port(self, before: asyncio.Task[None] | None, *, closed: bool) -> None:
         if before is not None:
             await before
+        self._listeners.close()
+        for placeholder in self._placeholders:
+            placeholder.close()
+        self._placeholders = [await _bound(family, where) for family, where in self._wanted_addresses()]
         if closed:
-            self._listeners.close()
-            self._placeholders = [await _bound(family, where) for family, where in self._addresses]
             return
         sockets, self._placeholders = self._placeholders, []
         for placeholder in sockets:
             placeholder.listen(_BACKLOG)
         await self._listeners.open(sockets)
 
+    def _wanted_addresses(self) -> list[tuple[socket.AddressFamily, Any]]:
+        if self._address is None:
+            return self._addresses
+        port = self._addresses[0][1][1]
+        return [(_family(self._address), (self._address, port))]
+
     def _cancel_end(self) -> None:
         if self._end is not None:
             self._end.cancel()
             self._end = None
+
+
+def is_ours(address: str) -> bool:
+    """Whether this machine can be reached under an address: on Linux, every 127.x.x.x among them."""
+    with contextlib.suppress(OSError), socket.socket(_family(address), socket.SOCK_STREAM) as probe:
+        probe.bind((address, 0))
+        return True
+    return False
+
+
+def _family(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
 def hang_up(transport: asyncio.Transport, *, reset: bool) -> None:

@@ -18,7 +18,7 @@ from pocketserver.simulator.captured import CapturedRequest, CapturedRequests
 from pocketserver.simulator.events import EventLog, SimEvent
 from pocketserver.simulator.fault_book import ArmedFault, FaultBook
 from pocketserver.simulator.injection import Injection
-from pocketserver.simulator.network import DeviceNetwork, Listeners, reach
+from pocketserver.simulator.network import DeviceNetwork, Listeners, Reach, is_ours, reach
 from pocketserver.simulator.scenario import Play, Scenario
 from pocketserver.simulator.verdict import Verdict, judge
 from pocketserver.simulator.words import NewFault, StateChange, read
@@ -148,6 +148,12 @@ class Simulator:
         if self._scenario is not None:
             self.play(self._scenario)
 
+    @property
+    def says_goodbye(self) -> bool:
+        """Whether mDNS has to withdraw the device: it left the network, or its app ended, in good order."""
+        device = self.engine.device
+        return device.goodbye and reach(device.app, device.network) is Reach.CLOSED
+
     # Words that are checked already
 
     def apply(self, change: StateChange) -> None:
@@ -156,6 +162,8 @@ class Simulator:
         if isinstance(change.model, str) and device.preset.model(change.model) is None:
             known = ", ".join(model.id for model in device.preset.models)
             raise UsageError(f"This device has no model {change.model!r}. It has: {known}.")
+        if isinstance(change.address, str) and not is_ours(change.address):
+            raise UsageError(f"This machine has no address {change.address!r}; on Linux, 127.0.0.2 and the like are.")
         if change.thermal is not UNSET:
             device.heat.pinned = thermal_of(change.thermal)
         if change.speed is not UNSET:
@@ -265,7 +273,7 @@ class Simulator:
             device.app = change.app
         if change.network is not UNSET:
             device.network = change.network
-        if change.app is not UNSET or change.network is not UNSET:
+        if any(word is not UNSET for word in (change.app, change.network, change.address)):
             self._reach()
 
     def _reach(self) -> None:
@@ -279,6 +287,7 @@ class Simulator:
         if self._network is not None:
             wanted = reach(device.app, device.network)
             self._network.enter(wanted, grace_seconds=grace, defunct=device.app is not App.FOREGROUND)
+            self._network.move(device.address)
 
     def _real_grace(self) -> float:
         """How long connections live on: real seconds when given, device seconds of the preset otherwise."""

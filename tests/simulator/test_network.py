@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,26 @@ async def test_a_new_client_meets_the_state_and_the_port_comes_back(
     assert await health(phone, 0.2 if meets == "silence" else 20.0) == meets
 
     await phone.control("PATCH", "/state", {"network": "up", "app": "foreground"})
+    assert await health(phone) == "200"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has every 127.x.x.x")
+async def test_a_new_address_is_the_only_one(phone: Device) -> None:
+    old, new = phone.served.origin, phone.served.origin.replace("127.0.0.1", "127.0.0.2")
+    await phone.control("PATCH", "/state", {"address": "127.0.0.2"})
+    assert await health(phone) == "refused"
+    async with aiohttp.ClientSession(base_url=new) as http, http.get("/health") as response:
+        assert response.status == 200
+
+    await phone.control("PATCH", "/state", {"address": None})
+    async with aiohttp.ClientSession(base_url=old) as http, http.get("/health") as response:
+        assert response.status == 200
+
+
+async def test_an_address_of_somebody_else_is_refused(phone: Device) -> None:
+    answer = await phone.control("PATCH", "/state", {"address": "192.0.2.7"}, status=400)
+
+    assert "192.0.2.7" in answer["error"]
     assert await health(phone) == "200"
 
 

@@ -71,6 +71,9 @@ class DeviceClock:
 
     def advance(self, seconds: float) -> None:
         """Let device time pass at once, firing what becomes due on the way."""
+        if self._speed is None and not self._timers:
+            self._base += seconds
+            return
         target = self.now() + seconds
         while self._timers and self._timers[0].when <= target:
             timer = heapq.heappop(self._timers)
