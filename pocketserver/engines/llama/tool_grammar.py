@@ -26,6 +26,8 @@ from pocketserver.engines.llama.value_grammar import Rules, TaggedValues, closed
 
 _SLOTS = {Slot.ID: "/[a-zA-Z0-9]{9}/", Slot.INDEX: "/[0-9]{1,3}/"}
 
+_NO_CALLS = ToolSyntax(form=JsonForm(name_key=None))
+
 
 class Thinking(StrEnum):
     """Where the reply's thinking stands when the reply begins."""
@@ -45,16 +47,26 @@ def tool_grammar(
     *,
     thinking: Thinking = Thinking.NONE,
     prepare: Callable[[dict[str, JsonValue]], Mapping[str, JsonValue]] = dict,
+    answer: str | None = None,
 ) -> str:
     """The grammar of a reply that may or must call these tools.
 
     `choice` is auto, required or a name; for `none` leave the tools out of the prompt and take no grammar. `is_special`
     gives the id of a text that is one special token. `prepare` makes a schema fit for llguidance and may raise.
+    `answer` is a grammar symbol (`@name`) for what stands in place of calls, where that is not free text.
     """
     if reply_format.syntax is None or choice.mode is ToolMode.NONE:
         raise ValueError("a reply without calls needs no grammar")
     offered = [tool for tool in tools if choice.name in (None, tool.name)]
-    return _Writer(reply_format, reply_format.syntax, is_special, prepare).grammar(offered, choice, thinking)
+    writer = _Writer(reply_format, reply_format.syntax, is_special, prepare)
+    return writer.calling(offered, choice, thinking, answer)
+
+
+def answer_grammar(
+    reply_format: ReplyFormat, is_special: Callable[[str], int | None], *, thinking: Thinking, answer: str
+) -> str:
+    """The grammar of a reply that is `answer`, a grammar symbol, behind thinking and the marks before an answer."""
+    return _Writer(reply_format, _NO_CALLS, is_special, dict).answering(thinking, answer)
 
 
 class _Writer:
@@ -72,17 +84,29 @@ class _Writer:
         self._atoms = Atoms(())
         self._rules = Rules(self.literal, self._starts_special)
 
-    def grammar(self, tools: Sequence[Tool], choice: ToolChoice, thinking: Thinking) -> str:
+    def calling(self, tools: Sequence[Tool], choice: ToolChoice, thinking: Thinking, answer: str | None) -> str:
         must_call = choice.mode is ToolMode.REQUIRED or choice.name is not None
         several = choice.parallel and self._syntax.parallel and choice.name is None
         self._rules.add("one", " | ".join(self._call(number, tool) for number, tool in enumerate(tools)))
         first, rest = self._marked(several=several)
-        before = self._thought(thinking, must_call=must_call)
+        calls = f"{self.literal(first)} {rest}"
+        before = self._thought(thinking, in_free_text=not must_call and answer is None)
         if must_call:
-            self._rules.add("start", f"{before} {self.literal(first)} {rest}")
+            self._rules.add("start", f"{before} {calls}")
+        elif answer is not None:
+            self._rules.add("start", f"{before} ({calls} | {self._before_answer()} {answer})")
         else:
             self._rules.add("start", f"{before} {self._free(first, rest, thinking)}")
         return str(self._rules)
+
+    def answering(self, thinking: Thinking, answer: str) -> str:
+        self._rules.add("start", f"{self._thought(thinking, in_free_text=False)} {self._before_answer()} {answer}")
+        return str(self._rules)
+
+    def _before_answer(self) -> str:
+        """The marks that this model writes before an answer; those in plain text are left out."""
+        marks = [literal for literal in map(self.literal, self._format.wrappers) if "<[" in literal]
+        return f"({' | '.join(marks)})*" if marks else ""
 
     def literal(self, text: str) -> str:
         """The text in Lark: special tokens by their number, the rest quoted."""
@@ -133,7 +157,8 @@ class _Writer:
         loose = f"({' | '.join(special)} | TAIL)*" if special else "TAIL"
         return f"({loose} | lead {follows} {rest})"
 
-    def _thought(self, thinking: Thinking, *, must_call: bool) -> str:
+    def _thought(self, thinking: Thinking, *, in_free_text: bool) -> str:
+        """What may come before; `in_free_text`: free text follows, which holds plain marks by itself."""
         marks = self._format.reasoning
         match thinking:
             case Thinking.NONE:
@@ -142,8 +167,8 @@ class _Writer:
                 self._rules.add(*self._until("thought", marks.close))
                 return r"thought /\s*/"
             case Thinking.POSSIBLE:
-                in_free_text = not self._starts_special(marks.open) and not must_call
-                if in_free_text or not self._format.reasoning_known:
+                by_itself = in_free_text and not self._starts_special(marks.open)
+                if by_itself or not self._format.reasoning_known:
                     return ""
                 self._rules.add(*self._until("thought", marks.close))
                 return rf"({self.literal(marks.open)} thought /\s*/)?"

@@ -30,7 +30,7 @@ class Rules:
 
     def json(self, name: str, schema: Mapping[str, JsonValue]) -> str:
         """A rule for JSON held to a schema."""
-        written = json.dumps({"x-guidance": _SPACING, **schema}, ensure_ascii=False)
+        written = json.dumps({**schema, "x-guidance": _SPACING}, ensure_ascii=False)
         self._rules[name] = f"%json {written}"
         return name
 
