@@ -14,7 +14,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -111,16 +111,24 @@ async def _measured(bed: Bed, arguments: argparse.Namespace) -> tuple[list[Compa
         comparisons += [await _compare(figure, [ours, theirs], plan, bed) for figure in chosen]
         comparisons += _depth_cost(comparisons)
         if _wanted(arguments, STREAMING):
-            comparisons.append(await _streaming(ours, plan, bed))
+            comparisons.append(await _settled(STREAMING, _streaming(ours, plan, bed)))
     if _wanted(arguments, AFTER_RESTART) and not arguments.quick:
-        comparisons.append(await _after_restart(bed, plan))
+        comparisons.append(await _settled(AFTER_RESTART, _after_restart(bed, plan)))
     return comparisons, settings
+
+
+async def _settled(figure: Figure, measuring: Awaitable[Comparison]) -> Comparison:
+    """A process that ends by itself costs its own figure, not the others."""
+    try:
+        return await measuring
+    except StartupError as error:
+        return Comparison(ours=Result(figure=figure, problem=str(error)), theirs=Result(figure=figure))
 
 
 async def _compare(figure: Figure, sides: Sequence[Side], plan: Plan, bed: Bed) -> Comparison:
     figure = watched(figure, _processes([side.child for side in sides]), attempts=bed.attempts)
     ours, theirs = await alternate([side.client for side in sides], figure, plan, _say)
-    return Comparison(ours=ours, theirs=theirs)
+    return _told(Comparison(ours=ours, theirs=theirs))
 
 
 async def _memory(ours: Side, theirs: Side, prompts: Prompts) -> Comparison:
@@ -131,7 +139,7 @@ async def _memory(ours: Side, theirs: Side, prompts: Prompts) -> Comparison:
         await side.client.answer(prompts.single("memory", 2000, "Who is this about?"), 16, temperature=0)
         sample = Sample(value=side.child.resident_bytes() / 2**20)
         results.append(Result(figure=MEMORY, samples=[sample]))
-    return Comparison(ours=results[0], theirs=results[1])
+    return _told(Comparison(ours=results[0], theirs=results[1]))
 
 
 def _depth_cost(comparisons: Sequence[Comparison]) -> list[Comparison]:
@@ -177,7 +185,7 @@ async def _in_turn(figures: Sequence[Figure], client: ChatClient, plan: Plan) ->
     for number in range(plan.rounds):
         for result in results if number % 2 == 0 else reversed(results):
             await take(client, result, plan, number)
-    return Comparison(ours=results[0], theirs=results[1])
+    return _told(Comparison(ours=results[0], theirs=results[1]))
 
 
 async def _after_restart(bed: Bed, plan: Plan) -> Comparison:
@@ -195,7 +203,7 @@ async def _after_restart(bed: Bed, plan: Plan) -> Comparison:
             async with open_side(bed) as side:
                 figure = watched(AFTER_RESTART, _processes([side.child]), attempts=1)
                 result.samples.append(await figure.measure(side.client, plan.prompts, number))
-    return Comparison(ours=sides[0][1], theirs=sides[1][1])
+    return _told(Comparison(ours=sides[0][1], theirs=sides[1][1]))
 
 
 @asynccontextmanager
@@ -250,6 +258,12 @@ def _processes(children: Sequence[Child]) -> Callable[[], Iterable[psutil.Proces
 
 def _headline(about: dict[str, object]) -> str:
     return "\n".join(f"{name:9} {value}" for name, value in about.items())
+
+
+def _told(comparison: Comparison) -> Comparison:
+    """Shown at once, so that a run that is broken off has told what it knew."""
+    _say(table([comparison]).splitlines()[-1])
+    return comparison
 
 
 def _say(text: str) -> None:
