@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -98,6 +99,30 @@ def reset(pid: Pid = None, port: Port = None) -> None:
     """Put the device back to its beginning: no rules, faults or captured requests."""
     _ask(pid, port, "POST", "/reset")
     typer.echo("The simulator was reset.")
+
+
+@app.command()
+def advance(
+    seconds: Annotated[float, typer.Argument(help="Device seconds.")], pid: Pid = None, port: Port = None
+) -> None:
+    """Let device time pass at once. With `--speed max` nothing else moves it while the device cannot be reached."""
+    typer.echo(f"{_ask(pid, port, 'POST', '/advance', {'seconds': seconds})['seconds']:g} s")
+
+
+@app.command()
+def play(
+    scenario: Annotated[str, typer.Argument(help="A shipped scenario's name, or the path of a TOML file.")],
+    pid: Pid = None,
+    port: Port = None,
+) -> None:
+    """Begin a scenario on a running device."""
+    from pocketserver.simulator.scenario import load_scenario
+
+    path = Path(scenario)
+    loaded = load_scenario(scenario)  # here, so that a mistake is told with its file and line
+    sent = {"toml": path.read_text(encoding="utf-8")} if path.is_file() else {"name": scenario}
+    _ask(pid, port, "POST", "/scenario", sent)
+    typer.echo(loaded.summary)
 
 
 @app.command()

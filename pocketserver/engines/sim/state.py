@@ -160,6 +160,8 @@ class Device:
 
     def status(self) -> EngineStatus:
         """The engine's status; the same object until something in it changes."""
+        if self.heat.level:
+            self.rest()  # it has cooled down since somebody looked
         shown = (
             self.state, self.problem_code, self.problem, self.load_progress, self.model, self.context_size, self.app,
             self.network, self.address, self.low_power, int(self.battery), self.memory_limit_bytes, self.heat.pinned,

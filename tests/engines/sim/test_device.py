@@ -91,6 +91,14 @@ def test_work_heats_and_rest_cools() -> None:
     assert device.heat.level == pytest.approx((1 - 0.3679) * 0.3679, abs=0.001)
 
 
+def test_an_idle_device_is_seen_to_cool_down() -> None:
+    device = virtual()
+    device.work(30.0)
+    assert (device.status().device or {})["thermal"] == "serious"
+    device.clock.advance(1000.0)
+    assert (device.status().device or {})["thermal"] == "nominal"
+
+
 def test_a_hot_device_has_lost_its_share_and_low_power_takes_more() -> None:
     device = virtual()
     cold = device.token_seconds(0)
