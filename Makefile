@@ -1,10 +1,10 @@
-# Eight short targets, the same for people and for CI. ARGS is passed on: make serve ARGS="--no-mdns --host 127.0.0.1"
+# Nine short targets, the same for people and for CI. ARGS is passed on: make serve ARGS="--no-mdns --host 127.0.0.1"
 PYTHON ?= python3
 VENV   := .venv
 PIP    := $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
 ARGS   ?=
 
-.PHONY: serve setup test lint format bench dist clean
+.PHONY: serve setup test lint format bench bench-sim dist clean
 
 serve: $(VENV)/.product
 	$(VENV)/bin/pocketserver serve $(ARGS)
@@ -26,6 +26,9 @@ format: $(VENV)/.development
 
 bench: $(VENV)/.development
 	$(VENV)/bin/python tools/bench.py $(ARGS)
+
+bench-sim: $(VENV)/.development
+	$(VENV)/bin/python tools/bench_sim.py $(ARGS)
 
 dist: $(VENV)/.development
 	$(PIP) install build -c constraints.txt

@@ -65,6 +65,15 @@ async def our_server(model: Path, *, home: Path, context: int, threads: int, log
 
 
 @asynccontextmanager
+async def our_simulator(options: Sequence[str], *, home: Path, log: Path) -> AsyncIterator[Child]:
+    """`pocketserver sim serve` with these options, on a free loopback port."""
+    arguments = ["-m", "pocketserver.cli.main", "sim", "serve", "--no-mdns", "--host", "127.0.0.1", "--port", "0"]
+    arguments += [*options, "--ready-json", "-", "--exit-on-stdin-close"]
+    async with _child(arguments, log, {"POCKETSERVER_HOME": str(home)}) as child:
+        yield child
+
+
+@asynccontextmanager
 async def peer_server(model: Path, *, context: int, threads: int, log: Path) -> AsyncIterator[Child]:
     script = str(ROOT / "tools" / "bench_peer.py")
     async with _child([script, str(model), "--context", str(context), "--threads", str(threads)], log) as child:
