@@ -8,7 +8,7 @@ from itertools import islice
 
 import msgspec
 
-from pocketserver.chat import EngineState, EngineStatus, GenerationRequest, ModelInfo, TextDelta
+from pocketserver.chat import EngineState, EngineStatus, GenerationRequest, ModelInfo, TextDelta, ToolMode
 from pocketserver.engines.engine import EventStream
 from pocketserver.engines.sim import example
 from pocketserver.engines.sim.clock import DeviceClock
@@ -207,14 +207,13 @@ class SimEngine:
             )
 
     def _script(self, request: GenerationRequest) -> Script:
+        seed = self.options.seed
         reply = self.rules.take(request)
-        seed = seed_of(request, self.options.seed)
         if reply is not None:
-            return scripted(reply, request, seed)
-        call = forced_call(request, seed)
-        if call is not None:
-            return Script(calls=(call,))
-        reasoning = thinking(request, seed) if self._thinks(request) else ()
+            return scripted(reply, request, seed_of(request, seed))
+        if request.tool_choice.mode is ToolMode.REQUIRED and request.tools:
+            return Script(calls=(forced_call(request, seed_of(request, seed)),))
+        reasoning = thinking(request, seed_of(request, seed)) if self._thinks(request) else ()
         if request.constraint is not None:
             text = example.reply_to(request, seed=self.options.seed) or ""
             return Script(tokens=tokens_of(text), reasoning=reasoning)

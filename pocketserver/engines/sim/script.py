@@ -56,10 +56,8 @@ def _tokens(reply: Reply, request: GenerationRequest, seed: str, *, silent: bool
     return () if silent else islice(prose(seed), DEFAULT_TOKENS)
 
 
-def forced_call(request: GenerationRequest, seed: str) -> ScriptedCall | None:
-    """The call that `tool_choice` demands, with arguments that the tool's schema admits; None where it is free."""
-    if request.tool_choice.mode is not ToolMode.REQUIRED or not request.tools:
-        return None
+def forced_call(request: GenerationRequest, seed: str) -> ScriptedCall:
+    """The call that `tool_choice` demands, with arguments that the tool's schema admits."""
     tool = _chosen(request)
     return ScriptedCall(name=tool.name, arguments=tool_arguments(tool.parameters, seed=seed))
 
