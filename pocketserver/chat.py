@@ -115,7 +115,8 @@ class GenerationRequest(_Value, frozen=True, kw_only=True):
 
     `id` names the request in logs and frames. `model` is the id of an installed model, already resolved from any alias.
     `stop` strings are not part of the answer. `top_logprobs` None means no scores; 0 means the chosen token's alone.
-    `template_arguments` are extra variables for the chat template; without `reasoning_effort` the model decides.
+    `template_arguments` are extra variables for the chat template; without `reasoning_effort` the model decides, and
+    `none` switches thinking off. `reasoning_budget` is the most tokens that the model may think; then it must answer.
     `prompt` is raw text without a template (completions); exactly one of `messages` and `prompt` is given.
     """
 
@@ -131,6 +132,7 @@ class GenerationRequest(_Value, frozen=True, kw_only=True):
     constraint: Constraint | None = None
     top_logprobs: int | None = None
     reasoning_effort: str | None = None
+    reasoning_budget: int | None = None
     template_arguments: Mapping[str, JsonValue] = msgspec.field(default_factory=dict)
 
 

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import assert_never
 
 import llguidance
@@ -34,6 +34,25 @@ class Compiler:
 
     def compile(self, constraint: Constraint, *, param: str = SCHEMA_PARAM) -> "TokenConstraint":
         """Compile and try the first mask. Raises Refusal(INVALID_PARAMETER) at `param`, naming keyword and place."""
+        return self._compiled(constraint, param)[0]
+
+    def compile_behind(self, lark: str, constraint: Constraint, *, param: str = SCHEMA_PARAM) -> "TokenConstraint":
+        """Like `compile`, as the part named `@answer` of a grammar of ours."""
+        _, grammar = self._compiled(constraint, param)
+        return self.compile_grammar(lark, grammar)
+
+    def compile_grammar(self, lark: str, answer: str | None = None) -> "TokenConstraint":
+        """A grammar that this program wrote. `answer` is a compiled grammar's text. Raises GrammarFault."""
+        parts: list[JsonValue] = [{"lark_grammar": lark}]
+        if answer is not None:
+            parts.append({**json.loads(answer)["grammars"][0], "name": "answer"})
+        matcher = self._matcher(json.dumps({"grammars": parts}))
+        if problem := _problem(matcher):
+            raise GrammarFault(problem)
+        return TokenConstraint(matcher)
+
+    def _compiled(self, constraint: Constraint, param: str) -> "tuple[TokenConstraint, str]":
+        """The constraint, and its grammar as text."""
         match constraint:
             case AnyJsonObject():
                 return self._from_schema({"type": "object"}, param)
@@ -44,18 +63,19 @@ class Compiler:
             case _:
                 assert_never(constraint)
 
-    def _from_schema(self, schema: Mapping[str, JsonValue] | bool, param: str) -> "TokenConstraint":
+    def _from_schema(self, schema: Mapping[str, JsonValue] | bool, param: str) -> "tuple[TokenConstraint, str]":
         try:
             ready = prepared(schema)
         except SchemaFault as fault:
             raise _invalid(str(fault), param) from fault
-        matcher = self._matcher(_schema_grammar(ready))
+        grammar = _schema_grammar(ready)
+        matcher = self._matcher(grammar)
         if problem := _problem(matcher):
             place = (*self._culprit(ready), *_keyword(problem))
             raise _invalid(f"The schema cannot be honoured at {shown(place)}: {problem}.", param)
-        return TokenConstraint(matcher)
+        return TokenConstraint(matcher), grammar
 
-    def _from_grammar(self, syntax: str, definition: str, param: str) -> "TokenConstraint":
+    def _from_grammar(self, syntax: str, definition: str, param: str) -> "tuple[TokenConstraint, str]":
         makers = {
             "lark": llguidance.LLMatcher.grammar_from_lark,
             "regex": llguidance.LLMatcher.grammar_from_regex,
@@ -64,10 +84,11 @@ class Compiler:
             raise _invalid(f"Grammars are written as {' or '.join(makers)}, not as {syntax[:40]}.", param)
         if len(definition.encode("utf-8", errors="replace")) > MAX_GRAMMAR_BYTES:
             raise _invalid(f"The grammar is larger than {MAX_GRAMMAR_BYTES:,} bytes.", param)
-        matcher = self._matcher(makers[syntax](definition))
+        grammar: str = makers[syntax](definition)
+        matcher = self._matcher(grammar)
         if problem := _problem(matcher):
             raise _invalid(f"The grammar cannot be used: {problem}.", param)
-        return TokenConstraint(matcher)
+        return TokenConstraint(matcher), grammar
 
     def _matcher(self, grammar: str) -> llguidance.LLMatcher:
         if self._tokenizer is None:
@@ -94,6 +115,10 @@ class Compiler:
                 yield child_path, child
 
 
+class GrammarFault(Exception):  # noqa: N818 - it says what is wrong with a grammar
+    """What llguidance says of a grammar that it does not take."""
+
+
 class TokenConstraint:
     """The state of one constrained answer. A failure inside is a Refusal, never a silent end."""
 
@@ -116,6 +141,12 @@ class TokenConstraint:
     def accept(self, token: int) -> list[int]:
         """A token was chosen; the tokens that must follow it are accepted too and returned."""
         self._matcher.consume_token(token)
+        self._check()
+        return self.forced()
+
+    def accept_all(self, tokens: Sequence[int]) -> list[int]:
+        """Tokens were chosen for the model. Returns what must follow, accepted too."""
+        self._matcher.consume_tokens(list(tokens))
         self._check()
         return self.forced()
 

@@ -40,6 +40,7 @@ class Load(_Frame, frozen=True, kw_only=True, tag="load"):
     extra_buffers: bool = True
     micro_batch: int = 256
     template: str | None = None
+    state_folder: str | None = None
     abort_in_probe_with_extra_buffers: bool = False
 
 
@@ -73,6 +74,10 @@ class Hello(_Frame, frozen=True, kw_only=True, tag="hello"):
 
 class LoadProgress(_Frame, frozen=True, kw_only=True, tag="load_progress"):
     fraction: float
+
+
+class Examining(_Frame, frozen=True, kw_only=True, tag="examining"):
+    """The chat template is looked at, which may hang in a stranger's code; the next frame says that it did not."""
 
 
 class Probing(_Frame, frozen=True, kw_only=True, tag="probing"):
@@ -148,6 +153,7 @@ class Counted(_Frame, frozen=True, kw_only=True, tag="counted"):
 FromWorker: TypeAlias = (
     Hello
     | LoadProgress
+    | Examining
     | Probing
     | Loaded
     | LoadFailed

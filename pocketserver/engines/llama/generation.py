@@ -6,7 +6,18 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pocketserver.chat import Event, Finished, FinishReason, GenerationRequest, TextDelta, Timings, TokenScore, Usage
+from pocketserver.chat import (
+    Event,
+    Finished,
+    FinishReason,
+    GenerationRequest,
+    ReasoningDelta,
+    TextDelta,
+    Timings,
+    TokenScore,
+    ToolCallDelta,
+    Usage,
+)
 from pocketserver.engines.llama.answer import Reply
 from pocketserver.engines.llama.constraint import TokenConstraint
 from pocketserver.engines.llama.decoder import DecodeAbortedError, Decoder, Logits
@@ -72,10 +83,20 @@ class Generation:
         """Choose a token, add what it forces, show both, decode both."""
         if self.cancelled():
             raise DecodeAbortedError
-        tokens = [self._choose(self.decoder.logits())]
-        if self.constraint is not None and tokens[0] not in self.vocabulary.end_tokens:
-            tokens += self.constraint.accept(tokens[0])
+        tokens = self._end_of_thinking() or [self._choose(self.decoder.logits())]
+        if self.constraint is not None and not self._ends(tokens[0]):
+            tokens += self.constraint.accept_all(tokens)
         self._add(tokens)
+
+    def _ends(self, token: int) -> bool:
+        return token in self.vocabulary.end_tokens and not self.reply.goes_on_after(token)
+
+    def _end_of_thinking(self) -> list[int]:
+        """The tokens that end the model's thinking, once its budget is used up."""
+        budget, mark = self.request.reasoning_budget, self.reply.closing_mark
+        if budget is None or mark is None or self.reply.reasoning_tokens < budget:
+            return []
+        return self.vocabulary.split(mark)
 
     def _choose(self, logits: Logits) -> int:
         allowed = logits
@@ -114,9 +135,9 @@ class Generation:
 
     def _shown(self, token: int, logits: Logits | None) -> Sequence[Event]:
         self._generated += 1
-        if token in self.vocabulary.end_tokens:
+        if self._ends(token):
             self._reason = FinishReason.STOP
-            return ()
+            return self.reply.feed(token, b"")
         self._sampler.accept(token)
         score = self._score(token, logits) if logits is not None else None
         events = self.reply.feed(token, self.vocabulary.piece(token), score)
@@ -142,27 +163,35 @@ class Generation:
 
     def _finish(self, generation_seconds: float) -> None:
         assert self._reason is not None
+        rest, reason = self.reply.finish(self._reason)
         usage = Usage(
-            prompt_tokens=len(self.prompt), completion_tokens=self._generated, cached_tokens=self.cached_tokens
+            prompt_tokens=len(self.prompt),
+            completion_tokens=self._generated,
+            cached_tokens=self.cached_tokens,
+            reasoning_tokens=self.reply.reasoning_tokens,
         )
         timings = Timings(
             prompt_seconds=self._prompt_seconds,
             generation_seconds=generation_seconds,
             load_seconds=self.load_seconds,
         )
-        rest = self.reply.finish()
-        finished = Finished(reason=self._reason, usage=usage, timings=timings, stop_sequence=self.reply.stop_sequence)
+        finished = Finished(reason=reason, usage=usage, timings=timings, stop_sequence=self.reply.stop_sequence)
         self.emit([*rest, finished])
 
 
 def merged(events: Sequence[Event]) -> list[Event]:
-    """Neighbouring pieces of text as one event: a forced group then costs a reader one chunk."""
+    """Neighbouring pieces of a kind as one event: a forced group then costs a reader one chunk."""
     whole: list[Event] = []
     for event in events:
-        last = whole[-1] if whole else None
-        if isinstance(event, TextDelta) and isinstance(last, TextDelta):
-            tokens, scores = last.tokens + event.tokens, last.scores + event.scores
-            whole[-1] = TextDelta(text=last.text + event.text, tokens=tokens, scores=scores)
-        else:
-            whole.append(event)
+        match whole[-1:], event:
+            case [TextDelta() as last], TextDelta():
+                tokens, scores = last.tokens + event.tokens, last.scores + event.scores
+                whole[-1] = TextDelta(text=last.text + event.text, tokens=tokens, scores=scores)
+            case [ReasoningDelta() as last], ReasoningDelta():
+                whole[-1] = ReasoningDelta(text=last.text + event.text, tokens=last.tokens + event.tokens)
+            case [ToolCallDelta(index=index) as last], ToolCallDelta() if index == event.index:
+                arguments, tokens = last.arguments + event.arguments, last.tokens + event.tokens
+                whole[-1] = ToolCallDelta(index=index, arguments=arguments, tokens=tokens)
+            case _:
+                whole.append(event)
     return whole

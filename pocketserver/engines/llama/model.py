@@ -46,6 +46,22 @@ class Vocabulary:
             raise Refusal(Code.INTERNAL_ERROR, "The text could not be turned into tokens. Shorten it.")
         return list(buffer[:count])
 
+    def marks(self) -> dict[str, int]:
+        """Control and user-defined tokens by their text."""
+        marked = llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED
+        found = (t for t in range(self.size) if llama_cpp.llama_vocab_get_attr(self.pointer, t) & marked)
+        named = {self.text(token): token for token in found}
+        named.pop("", None)
+        return named
+
+    def is_special(self, token: int) -> bool:
+        """Whether free text of a grammar never holds this token; the rule is llguidance's (llamacpp.py)."""
+        if llama_cpp.llama_vocab_get_attr(self.pointer, token) & llama_cpp.LLAMA_TOKEN_ATTR_CONTROL:
+            return True
+        text = self.text(token)
+        is_defined = llama_cpp.llama_vocab_get_attr(self.pointer, token) & llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED
+        return bool(is_defined) and text.startswith("<") and text.endswith(">")
+
     def piece(self, token: int) -> bytes:
         """The bytes that a token adds to an answer; none for control tokens."""
         found = self._pieces.get(token)

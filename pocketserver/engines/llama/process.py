@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+import msgspec
+
 from pocketserver.chat import EngineState, EngineStatus, GenerationRequest, ModelInfo
 from pocketserver.engines.engine import EventStream, stalled
 from pocketserver.engines.llama.frames import (
@@ -159,7 +161,7 @@ class LlamaEngine:
         link: WorkerLink | None = None
         try:
             link = (await self._supervisor.ready()).link
-            _send(link, Generate(request=request))
+            _send(link, Generate(request=self._budgeted(request)))
             answer = self._answer = _Answer(request.id)
             await self._accepted(answer)
             yield answer.stream
@@ -183,6 +185,12 @@ class LlamaEngine:
             raise _TOO_SLOW[Stage.RENDER] from None
         finally:
             self._counts.pop(ticket, None)
+
+    def _budgeted(self, request: GenerationRequest) -> GenerationRequest:
+        budget = self._options.reasoning_budget
+        if budget is None or request.reasoning_budget is not None:
+            return request
+        return msgspec.structs.replace(request, reasoning_budget=budget)
 
     async def _accepted(self, answer: _Answer) -> None:
         """Wait until a request is accepted; each stage has `prepare_seconds`."""

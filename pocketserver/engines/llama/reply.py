@@ -90,6 +90,8 @@ class ReplyReader:
         self.reasoning_tokens = 0
         """Tokens that were fed while the model was thinking, its closing mark included."""
         self.in_reasoning = opened
+        self.closing_mark = reply_format.reasoning.close
+        """The text that ends the thinking the model is in."""
         self._markers = Markers(reply_format, special_tokens or {})
         self._format = (reply_format if tools else replace(reply_format, syntax=None)).mapped(self._markers.literal)
         self._tools = tuple(tools)
@@ -102,7 +104,7 @@ class ReplyReader:
     def feed(self, token_id: int | None, text: str, *, score: TokenScore | None = None) -> list[Event]:
         """One more token: `text` is what it adds to the reply, whole characters, possibly none."""
         self.reasoning_tokens += self.in_reasoning
-        self._out.count(score)
+        self._out.count(None if token_id is not None and self._markers.is_marker(token_id) else score)
         if self.stop_sequence is None and not self._is_done:
             self._incoming.text += self._markers.encode(token_id, text)
             self._advance()
@@ -150,6 +152,7 @@ class ReplyReader:
         """Thoughts up to the closing mark, without white space at either end."""
         incoming = self._incoming
         self.in_reasoning = True
+        self.closing_mark = self._markers.plain(close)
         yield from incoming.skip_space()
         while (end := incoming.text.find(close, incoming.at)) < 0:
             rest = incoming.text[incoming.at :]
@@ -335,6 +338,7 @@ class _Out:
     def finished(self) -> None:
         if not self._trusted:
             self._give_held()
+        self._scores.clear()  # they belong to the arguments, and not to text behind the call
         self.calls += 1
         self.is_open = False
         self._accepted_at = self._incoming.at

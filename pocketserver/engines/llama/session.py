@@ -3,18 +3,19 @@
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from pathlib import Path
 
+import msgspec
 import psutil
 
-from pocketserver.chat import Event, GenerationRequest, ToolMode
+from pocketserver.chat import Event, GenerationRequest
 from pocketserver.engines.llama import native
-from pocketserver.engines.llama.answer import PlainReply, Reply
-from pocketserver.engines.llama.constraint import Compiler
 from pocketserver.engines.llama.decoder import Decoder, crash, probe
+from pocketserver.engines.llama.dialogue import Dialogue
 from pocketserver.engines.llama.frames import (
     Accepted,
     Events,
+    Examining,
     FromWorker,
     Load,
     Loaded,
@@ -27,7 +28,6 @@ from pocketserver.engines.llama.frames import (
 from pocketserver.engines.llama.generation import Generation
 from pocketserver.engines.llama.model import Model
 from pocketserver.engines.llama.runtime import Runtime
-from pocketserver.engines.llama.template import ChatTemplate
 from pocketserver.errors import Code, Refusal
 
 FALLBACK_TEMPLATE = (
@@ -68,33 +68,6 @@ class Job:
             self._abort = None
 
 
-@dataclass(slots=True)
-class Prompter:
-    """Renders and counts. One for each thread, because a template keeps its clock while it renders."""
-
-    model: Model
-    template: ChatTemplate
-
-    def tokens(self, request: GenerationRequest) -> list[int]:
-        """The prompt's tokens. Raises Refusal for what the template cannot express, and for an empty prompt."""
-        vocabulary = self.model.vocabulary
-        text = request.prompt if request.prompt is not None else self._render(request)
-        tokens = vocabulary.tokenize(text) or [vocabulary.bos]
-        if tokens[0] < 0:
-            raise Refusal(Code.INVALID_PARAMETER, "The prompt is empty. Send some text.", param="prompt")
-        return tokens
-
-    def _render(self, request: GenerationRequest) -> str:
-        if request.tools and request.tool_choice.mode is ToolMode.NONE and self.template.supports_tools:
-            tools = request.tools[:0]
-        else:
-            tools = request.tools
-        arguments = dict(request.template_arguments)
-        if request.reasoning_effort is not None:
-            arguments.setdefault("reasoning_effort", request.reasoning_effort)
-        return self.template.render(request.messages, tools=tools, arguments=arguments)
-
-
 class Session:
     """A loaded model and its context. `answer` belongs to one thread, `count` to another."""
 
@@ -104,30 +77,30 @@ class Session:
         self._send = send
         progress = native.progress_callback(lambda fraction: send(LoadProgress(fraction=fraction)))
         self._model = Model(load, progress)
+        self._dialogue = self._examined(load)
         self._runtime = runtime_of(load)
         self._decoder = Decoder(self._model, load, self._runtime)
         send(Probing())
         if load.abort_in_probe_with_extra_buffers and load.extra_buffers:
             crash()
         probe(self._decoder, self._model.vocabulary.size)
-        self._compiler = Compiler(self._model.vocabulary)
-        self._source = load.template or self._model.chat_template or FALLBACK_TEMPLATE
-        self._prompter = self._new_prompter()
-        self._counting = self._new_prompter()
+        self._prompter = self._dialogue.prompter()
+        self._counting = self._dialogue.prompter()
         self._load_seconds = time.perf_counter() - started
         send(self._loaded())
 
     def count(self, request: GenerationRequest) -> int:
-        return len(self._counting.tokens(request))
+        return len(self._counting.prompt(request).tokens)
 
     def answer(self, job: Job) -> None:
         """Answer one request in frames. Raises Refusal, and DecodeAbortedError once it is cancelled."""
-        request = job.request
+        request = _budgeted(job.request)
         self._send(Preparing(id=request.id, stage=Stage.RENDER))
-        prompt = self._prompter.tokens(request)
+        rendered = self._prompter.prompt(request)
+        prompt = rendered.tokens
         self._check_length(prompt)
         self._send(Preparing(id=request.id, stage=Stage.CONSTRAINT))
-        constraint = self._compiler.compile(request.constraint) if request.constraint is not None else None
+        constraint = self._dialogue.constraint(request, rendered)
         cached = self._decoder.reuse(prompt)
         self._send(Accepted(id=request.id, prompt_tokens=len(prompt), cached_tokens=cached))
         generation = Generation(
@@ -136,7 +109,7 @@ class Session:
             cached_tokens=cached,
             decoder=self._decoder,
             vocabulary=self._model.vocabulary,
-            reply=self._reader(request),
+            reply=self._dialogue.reply(request, rendered, held=constraint is not None),
             constraint=constraint,
             emit=lambda events: self._emit(request.id, list(events)),
             progress=lambda tokens: self._send(PromptProgress(id=request.id, tokens=tokens)),
@@ -148,10 +121,6 @@ class Session:
             generation.run()
         finally:
             job.detach()
-
-    def _reader(self, request: GenerationRequest) -> Reply:
-        """What turns tokens into events. The seam for reasoning and tool calls."""
-        return PlainReply(request.stop)
 
     def _emit(self, request_id: str, events: list[Event]) -> None:
         self._send(Events(id=request_id, batch=tuple(events)))
@@ -167,10 +136,14 @@ class Session:
                 details={"prompt_tokens": count, "context_size": size},
             )
 
-    def _new_prompter(self) -> Prompter:
-        vocabulary = self._model.vocabulary
-        bos, eos = vocabulary.text(vocabulary.bos), vocabulary.text(vocabulary.eos)
-        return Prompter(self._model, ChatTemplate(self._source, bos_token=bos, eos_token=eos))
+    def _examined(self, load: Load) -> Dialogue:
+        """Look at the template, which is a stranger's program: the server keeps a deadline meanwhile."""
+        self._source = load.template or self._model.chat_template or FALLBACK_TEMPLATE
+        self._send(Examining())
+        folder = Path(load.state_folder) if load.state_folder else None
+        dialogue = Dialogue(self._source, self._model.vocabulary, folder)
+        self._send(LoadProgress(fraction=1.0))
+        return dialogue
 
     def _loaded(self) -> Loaded:
         template = self._prompter.template
@@ -181,7 +154,7 @@ class Session:
             context_size=self._decoder.context_size,
             gpu_layers=self._model.gpu_layers,
             runtime=self._runtime,
-            supports_tools=template.problem is None and template.supports_tools,
+            supports_tools=self._dialogue.supports_tools,
             template_problem=problem,
             seconds=self._load_seconds,
         )
@@ -202,3 +175,8 @@ def runtime_of(load: Load) -> Runtime:
 def physical_cores() -> int:
     """Hyper-threads share the units that decoding keeps busy; a second thread on a core only costs."""
     return psutil.cpu_count(logical=False) or psutil.cpu_count() or 1
+
+
+def _budgeted(request: GenerationRequest) -> GenerationRequest:
+    """Thinking that is switched off has no budget, also where a template thinks regardless."""
+    return msgspec.structs.replace(request, reasoning_budget=0) if request.reasoning_effort == "none" else request

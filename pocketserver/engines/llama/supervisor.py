@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pocketserver.engines.llama.frames import (
     Accepted,
+    Examining,
     FromWorker,
     Hello,
     Load,
@@ -28,11 +29,20 @@ logger = logging.getLogger(__name__)
 
 HELLO_SECONDS = 60.0  # importing numpy and the library from a cold, slow disk
 SILENCE_SECONDS = 180.0  # between two signs of life while loading; a first decode of a large model is one silence
+EXAMINE_SECONDS = 60.0  # some hundred renders take one second; each of them has an end of its own in the worker
 IDLE_CRASHES = 3
 """So many crashes without an answer between them, and the worker is not started again."""
 MAX_TEMPLATE_BYTES = 256 * 1024
 MICRO_BATCH = 256
 _KILLED = -9
+_TEMPLATE_HANGS = Refusal(
+    Code.TEMPLATE_UNSUPPORTED,
+    "The model's chat template does not come to an end. Start the server with another --chat-template.",
+)
+_TEMPLATE_CRASHES = Refusal(
+    Code.TEMPLATE_UNSUPPORTED,
+    "The model's chat template ends the model process. Start the server with another --chat-template.",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +50,8 @@ class LlamaOptions:
     """How to serve one model. What is None is chosen by itself; `gpu_layers` "auto" means all.
 
     `cancel_seconds` is how long a cancelled worker may take to come back before it is replaced. `prepare_seconds`
-    bounds rendering, and compiling a constraint. `abort_in_probe_with_extra_buffers` is for tests of safe mode.
+    bounds rendering, and compiling a constraint. `reasoning_budget` is the most tokens a model thinks where the request
+    says nothing. `abort_in_probe_with_extra_buffers` is for tests of safe mode.
     """
 
     model_id: str
@@ -54,6 +65,7 @@ class LlamaOptions:
     micro_batch: int | None = None
     gpu_layers: int | str = "auto"
     chat_template: Path | None = None
+    reasoning_budget: int | None = None
     memory_limit_bytes: int | None = None
     cancel_seconds: float = 3.0
     prepare_seconds: float = 10.0
@@ -91,6 +103,7 @@ class Supervisor:
         self._task: asyncio.Task[None] | None = None
         self._settled = asyncio.Event()
         self._link: WorkerLink | None = None
+        self._replaced: WorkerLink | None = None
         self._idle_crashes = 0
         self._memory = SafeModeMemory(options.state_folder)
         self.phase = Phase.NEW
@@ -116,8 +129,12 @@ class Supervisor:
         self._on_lost(Refusal(Code.MODEL_NOT_LOADED, "The server is shutting down. Connect again later."))
 
     def kill(self) -> None:
-        """End the present process; another one is loaded in its place unless this is closed."""
+        """End the present process; another one is loaded in its place unless this is closed.
+
+        That is no crash: requests that take too long must not add up to a model that is given up.
+        """
         if self._link is not None:
+            self._replaced = self._link
             self._link.kill()
 
     async def ready(self) -> Worker:
@@ -179,7 +196,8 @@ class Supervisor:
         self._on_lost(lost)
         code = await worker.link.ended()
         self.restarts += 1
-        self._idle_crashes += 1
+        if worker.link is not self._replaced:
+            self._idle_crashes += 1
         logger.warning("The model process %s. %s", how_it_ended(code), worker.link.last_words)
         if self._idle_crashes >= IDLE_CRASHES:
             raise Refusal(
@@ -217,6 +235,7 @@ class Supervisor:
             gpu_layers=options.gpu_layers if isinstance(options.gpu_layers, int) else -1,
             micro_batch=micro_batch,
             template=_read_template(options.chat_template),
+            state_folder=str(options.state_folder),
             abort_in_probe_with_extra_buffers=options.abort_in_probe_with_extra_buffers,
         )
         return metadata, load
@@ -251,25 +270,25 @@ class Supervisor:
 
     async def _until_loaded(self, link: WorkerLink) -> tuple[Loaded | None, bool]:
         """Follow a load to its end; the flag tells whether the probe had begun when the process ended."""
+        last: FromWorker | None = None
         probing = False
         while True:
-            try:
-                frame = await asyncio.wait_for(link.receive(), SILENCE_SECONDS)
-            except TimeoutError:
-                raise Refusal(Code.INTERNAL_ERROR, "The model did not load in time. Choose a smaller model.") from None
-            match frame:
+            last = await _next_sign(link, examining=isinstance(last, Examining))
+            match last:
                 case None:
                     return None, probing
                 case Loaded():
-                    return frame, probing
+                    return last, probing
                 case LoadFailed(code=code, message=message):
                     raise Refusal(Code(code), message)
                 case LoadProgress(fraction=fraction):
                     self.progress = fraction
+                case Examining():
+                    pass
                 case Probing():
                     probing = True
                 case _:
-                    logger.warning("An unexpected frame while loading: %s", type(frame).__name__)
+                    logger.warning("An unexpected frame while loading: %s", type(last).__name__)
 
     async def _crashed(self, link: WorkerLink, key: str, *, probing: bool, safe: bool) -> None:
         """Judge the end of a process that was loading. Returns when another attempt makes sense."""
@@ -298,6 +317,19 @@ class Supervisor:
         )
         if loaded.template_problem is not None:
             logger.warning("Chat template: %s", loaded.template_problem)
+
+
+async def _next_sign(link: WorkerLink, *, examining: bool) -> FromWorker | None:
+    """The next frame of a process that loads. Raises the Refusal that fits what it was doing when none came."""
+    try:
+        frame = await asyncio.wait_for(link.receive(), EXAMINE_SECONDS if examining else SILENCE_SECONDS)
+    except TimeoutError:
+        if examining:
+            raise _TEMPLATE_HANGS from None
+        raise Refusal(Code.INTERNAL_ERROR, "The model did not load in time. Choose a smaller model.") from None
+    if frame is None and examining:
+        raise _TEMPLATE_CRASHES
+    return frame
 
 
 def _read_template(path: Path | None) -> str | None:

@@ -1,0 +1,64 @@
+"""From a request to the tokens of its prompt, and what the prompt says about the reply's beginning."""
+
+from dataclasses import dataclass
+
+from pocketserver.chat import GenerationRequest, Role
+from pocketserver.engines.llama.model import Vocabulary
+from pocketserver.engines.llama.reasoning import is_opened, thinking_arguments
+from pocketserver.engines.llama.reply_constraint import may_call
+from pocketserver.engines.llama.template import ChatTemplate
+from pocketserver.engines.llama.tool_grammar import Thinking
+from pocketserver.engines.llama.tool_syntax import ReplyFormat
+from pocketserver.errors import Code, Refusal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """A rendered request. `thinking` is where the reply's thinking stands when the reply begins."""
+
+    tokens: list[int]
+    thinking: Thinking
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompter:
+    """Renders and counts. One for each thread, because a template keeps its clock while it renders."""
+
+    vocabulary: Vocabulary
+    template: ChatTemplate
+    reply_format: ReplyFormat
+
+    def prompt(self, request: GenerationRequest) -> Prompt:
+        """Raises Refusal for what the template cannot express, and for an empty prompt."""
+        text = self._render(request) if request.prompt is None else request.prompt
+        tokens = self.vocabulary.tokenize(text) or [self.vocabulary.bos]
+        if tokens[0] < 0:
+            raise Refusal(Code.INVALID_PARAMETER, "The prompt is empty. Send some text.", param="prompt")
+        return Prompt(tokens=tokens, thinking=self._thinking(request, text))
+
+    def _render(self, request: GenerationRequest) -> str:
+        calls = may_call(request)
+        if calls and self.reply_format.syntax is None and self.template.problem is None:
+            raise Refusal(
+                Code.TOOLS_UNSUPPORTED,
+                "This model's chat template has no syntax for tools. Send the request without tools, choose a model"
+                " that can call them, or start the server with a --chat-template that has one.",
+                param="tools",
+            )
+        switches = thinking_arguments(self.template.source, request.reasoning_effort)
+        arguments = {**switches, **request.template_arguments}
+        return self.template.render(request.messages, tools=request.tools if calls else (), arguments=arguments)
+
+    def _thinking(self, request: GenerationRequest, text: str) -> Thinking:
+        marks, end = self.reply_format.reasoning, text.rstrip()
+        if request.prompt is not None:
+            return Thinking.NONE
+        if is_opened(text, marks):
+            return Thinking.OPENED
+        is_over = end.endswith(marks.close.rstrip()) or _continues(request) or request.reasoning_effort == "none"
+        return Thinking.POSSIBLE if self.reply_format.reasoning_known and not is_over else Thinking.NONE
+
+
+def _continues(request: GenerationRequest) -> bool:
+    """Whether the answer goes on with text that the client began."""
+    return request.messages[-1].role is Role.ASSISTANT and bool(request.messages[-1].content)
