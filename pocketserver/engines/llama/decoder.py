@@ -15,6 +15,9 @@ from pocketserver.engines.llama.runtime import FLASH_ATTENTION_TYPES, GGML_TYPES
 from pocketserver.errors import Code, Refusal
 
 Logits = npt.NDArray[np.float32]
+State = npt.NDArray[np.uint8]
+
+_BYTES = ctypes.POINTER(ctypes.c_uint8)
 
 _ABORTED = 2
 
@@ -46,6 +49,8 @@ class Decoder:
             )
         self.context_size = load.context_size
         self.micro_batch = runtime.micro_batch
+        self.can_be_cut = model.can_be_cut and params.swa_full
+        """Whether the memory can forget the tokens at its end: a recurrent state cannot, nor can a small window."""
         self.tokens: list[int] = []
         self.abort = AbortFlag()
         self.abort.attach(self.pointer)
@@ -62,15 +67,40 @@ class Decoder:
         kept = min(common_prefix(self.tokens, list(prompt)), len(prompt) - 1)
         return kept if self.truncate(kept) else 0
 
+    def state_bytes(self) -> int:
+        """How large the state of the present tokens is."""
+        return int(llama_cpp.llama_state_seq_get_size(self.pointer, 0))
+
+    def save(self) -> State | None:
+        """A copy of what the memory holds for `tokens`; None when llama.cpp cannot give one."""
+        state = np.empty(self.state_bytes(), np.uint8)
+        size = llama_cpp.llama_state_seq_get_data(self.pointer, state.ctypes.data_as(_BYTES), len(state), 0)
+        return state if size == len(state) else None
+
+    def restore(self, tokens: Sequence[int], state: State) -> bool:
+        """Hold `tokens` again, as when `state` was saved. False: the state was not taken, and the context is empty."""
+        self.clear()
+        fits = len(tokens) < self.context_size
+        if fits and llama_cpp.llama_state_seq_set_data(self.pointer, state.ctypes.data_as(_BYTES), len(state), 0):
+            self.tokens = list(tokens)
+        if self._end() == len(self.tokens):
+            return bool(self.tokens)
+        self.clear()
+        return False
+
     def truncate(self, length: int) -> bool:
         """Forget everything behind `length` tokens. False: it was not possible, and the context is empty now."""
         if length >= len(self.tokens):
             return True
-        if llama_cpp.llama_memory_seq_rm(self._memory, 0, length, -1):
+        if llama_cpp.llama_memory_seq_rm(self._memory, 0, length, -1) and self._end() == length:
             del self.tokens[length:]
             return True
         self.clear()
         return False
+
+    def _end(self) -> int:
+        """The position behind the last token in the memory."""
+        return int(llama_cpp.llama_memory_seq_pos_max(self._memory, 0)) + 1
 
     def clear(self) -> None:
         llama_cpp.llama_memory_clear(self._memory, True)

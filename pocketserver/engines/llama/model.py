@@ -95,6 +95,12 @@ class Model:
         self.gpu_layers = self._offloaded(load.gpu_layers)
 
     @property
+    def can_be_cut(self) -> bool:
+        """False for models that keep a state which no earlier one can be made of."""
+        recurrent = llama_cpp.llama_model_is_recurrent(self.pointer)
+        return not recurrent and not llama_cpp.llama_model_is_hybrid(self.pointer)
+
+    @property
     def chat_template(self) -> str | None:
         found = llama_cpp.llama_model_chat_template(self.pointer, None)
         return found.decode("utf-8", errors="replace") if found else None
