@@ -10,6 +10,8 @@ from pocketserver.engines.llama.runtime import FlashAttention, KvType, Runtime
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024  # a request body is a few MiB; scores of a long answer are the largest thing sent
 LENGTH_BYTES = 4
+CLOSE_SECONDS = 4.0
+"""How long a worker may take to bring its conversations to the disk before it ends."""
 SCHEMA_PARAM = "response_format.json_schema.schema"
 """The field that a constraint's refusal names unless the wire API says another."""
 
@@ -20,6 +22,20 @@ class FrameError(Exception):
 
 class _Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pass
+
+
+class Caching(_Frame, frozen=True, kw_only=True):
+    """What may be kept of conversations that are not running. Nothing is kept on disk without `disk_bytes`.
+
+    `model` and `model_parts` name the model and its files. After `rest_seconds` without a request the conversation in
+    the context goes to the disk.
+    """
+
+    memory_bytes: int = 0
+    disk_bytes: int = 0
+    rest_seconds: float = 2.0
+    model: str = ""
+    model_parts: tuple[str, ...] = ()
 
 
 class Load(_Frame, frozen=True, kw_only=True, tag="load"):
@@ -41,6 +57,7 @@ class Load(_Frame, frozen=True, kw_only=True, tag="load"):
     micro_batch: int = 256
     template: str | None = None
     state_folder: str | None = None
+    cache: Caching = Caching()
     abort_in_probe_with_extra_buffers: bool = False
 
 
@@ -59,7 +76,11 @@ class Cancel(_Frame, frozen=True, kw_only=True, tag="cancel"):
     id: str
 
 
-ToWorker: TypeAlias = Load | Generate | Count | Cancel
+class Close(_Frame, frozen=True, kw_only=True, tag="close"):
+    """Bring what is worth keeping to the disk, and end. A running answer is cancelled."""
+
+
+ToWorker: TypeAlias = Load | Generate | Count | Cancel | Close
 
 
 class Hello(_Frame, frozen=True, kw_only=True, tag="hello"):

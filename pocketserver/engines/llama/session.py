@@ -10,9 +10,11 @@ import psutil
 
 from pocketserver.chat import Event, GenerationRequest
 from pocketserver.engines.llama import native
+from pocketserver.engines.llama.cache_opening import open_cache
 from pocketserver.engines.llama.decoder import Decoder, crash, probe
 from pocketserver.engines.llama.dialogue import Dialogue
 from pocketserver.engines.llama.frames import (
+    CLOSE_SECONDS,
     Accepted,
     Events,
     Examining,
@@ -84,6 +86,8 @@ class Session:
         if load.abort_in_probe_with_extra_buffers and load.extra_buffers:
             crash()
         probe(self._decoder, self._model.vocabulary.size)
+        self._cache = open_cache(load, self._decoder)
+        self.rest_seconds = load.cache.rest_seconds
         self._prompter = self._dialogue.prompter()
         self._counting = self._dialogue.prompter()
         self._load_seconds = time.perf_counter() - started
@@ -101,7 +105,7 @@ class Session:
         self._check_length(prompt)
         self._send(Preparing(id=request.id, stage=Stage.CONSTRAINT))
         constraint = self._dialogue.constraint(request, rendered)
-        cached = self._decoder.reuse(prompt)
+        cached = self._cache.prepare(prompt)
         self._send(Accepted(id=request.id, prompt_tokens=len(prompt), cached_tokens=cached))
         generation = Generation(
             request=request,
@@ -121,6 +125,15 @@ class Session:
             generation.run()
         finally:
             job.detach()
+            self._cache.answered()
+
+    def rest(self) -> None:
+        """Nobody has asked for a while: time to keep the conversation."""
+        self._cache.checkpoint()
+
+    def close(self) -> None:
+        """The process is about to end. The server waits no longer than this takes."""
+        self._cache.close(CLOSE_SECONDS)
 
     def _emit(self, request_id: str, events: list[Event]) -> None:
         self._send(Events(id=request_id, batch=tuple(events)))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from pocketserver.engines.llama.frames import (
     Cancel,
+    Close,
     Count,
     Counted,
     Ended,
@@ -39,7 +40,8 @@ class Worker:
     def __init__(self, pipes: Pipes) -> None:
         self._pipes = pipes
         self._loads: queue.SimpleQueue[Load] = queue.SimpleQueue()
-        self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        """None stands for the end."""
         self._counts: queue.Queue[Count] = queue.Queue(_WAITING_COUNTS)
         self._open_jobs: dict[str, Job] = {}
 
@@ -51,8 +53,17 @@ class Worker:
             threading.Event().wait()  # the server reads why, and closes the pipe
             return
         threading.Thread(target=self._count, args=(session,), name="count", daemon=True).start()
-        while True:
-            self._answer(session, self._jobs.get())
+        while (job := self._next_job(session)) is not None:
+            self._answer(session, job)
+        session.close()
+        os._exit(0)
+
+    def _next_job(self, session: "Session") -> "Job | None":
+        try:
+            return self._jobs.get(timeout=session.rest_seconds)
+        except queue.Empty:
+            session.rest()
+            return self._jobs.get()
 
     def _read(self) -> None:
         try:
@@ -77,6 +88,10 @@ class Worker:
                     found.cancel()
             case Count(ticket=ticket):
                 self._queue_count(frame, ticket)
+            case Close():
+                for job in [*self._open_jobs.values()]:
+                    job.cancel()
+                self._jobs.put(None)
             case _:
                 assert_never(frame)
 
