@@ -71,7 +71,7 @@ FOLLOWED: list[JsonValue] = [
         r"^\n\r\t$", r"^\x41\u00e9$", r"(?i)ABC", r"^(?i:a)b$", r"(?s)^.$", r"^(?P<year>\d{4})-(?P<month>0[1-9]|1[0-2])$",
         r"^[\w.+-]+@[\w-]+\.[\w.]+$", r"^(\+\d{1,2}\s)?\(?\d{3}\)?[\s.-]\d{3}[\s.-]\d{4}$", r"^#([0-9a-fA-F]{6}|[0-9a-fA-F]{3})$",
         r"^[A-Z]{2}\d{2}[A-Z0-9]{1,30}$", r"^(?:[01]\d|2[0-3]):[0-5]\d$", r"^v?\d+\.\d+\.\d+(-[a-z0-9.]+)?$", r"^\s*$",
-        "^(a{1000}){3}$", "^(((a{10}){5}){2}){2}$", "(a+)+$", "(a|aa)+b", ".*.*x.*y", "^日本語$", "^[а-я]+$", "a}", "]",
+        "^(a{200}){3}$", "^(((a{10}){5}){2}){2}$", "(a+)+$", "(a|aa)+b", ".*.*x.*y", "^日本語$", "^[а-я]+$", "a}", "]",
     )],
     a_text("^[a-z]+$", minLength=12), a_text("^[a-z]+$", maxLength=3), a_text("[0-9]", minLength=8, maxLength=8), a_text("x", minLength=20),
     {"allOf": [a_text("^a"), a_text("z$"), {"minLength": 5}]}, {"allOf": [a_text("[0-9]"), a_text("[A-Z]"), a_text("[!?]"), {"minLength": 8}]},
@@ -123,6 +123,8 @@ FOLLOWED: list[JsonValue] = [
     # allOf, anyOf, oneOf
     {"allOf": []}, {"allOf": [{"type": "string"}, {"minLength": 2}]}, {"allOf": [{"allOf": [{"allOf": [{"type": "null"}]}]}]},
     {"allOf": [an_object("a", a={"type": "string"}), an_object("a", "b", a={"maxLength": 3}, b={"type": "null"})]},
+    {"allOf": [an_object("b", b={"type": "null"}), an_object("a", a={"type": "null"}), an_object("c", c={"type": "null"})]},
+    {**an_object("a", a={}, b={}), "minProperties": 1}, defining({"anyOf": [{"$ref": "#/$defs/a"}, {"type": "null"}], "type": "object"}, a=an_object("x", x={"const": 1})),
     {"allOf": [{"properties": {"a": {"type": "string"}}, "additionalProperties": {"type": "integer"}}, {"required": ["b"], "type": "object"}]},
     {"anyOf": [{"type": "string"}, {"type": "integer"}]}, {"anyOf": [False, {"type": "null"}]}, {"anyOf": [{"type": "string"}, {}]},
     {"type": "object", "anyOf": [{"required": ["a"]}, {"required": ["b"]}], "properties": {"a": {"type": "null"}, "b": {"type": "null"}}},
@@ -212,7 +214,7 @@ REFUSED_HERE_ALONE: list[tuple[JsonValue, str]] = [
     ({"type": "array", "minItems": 1_000_000}, "minItems"),
     ({"type": "string", "minLength": 10_000_000}, "minLength"),
     ({"type": "object", "required": ["a"], "properties": {"a": {"$ref": "#"}}}, "without end"),
-    (a_text("^(a{1000}){1000}$"), "complicated"),
+    (a_text("^(a{1000}){30}$"), "complicated"),
     (
         {"type": "object", "minProperties": 2, "patternProperties": {"^x$": {}}, "additionalProperties": False},
         "minProperties",

@@ -170,7 +170,7 @@ class Book:
         state.kinds &= _kinds_of(first)
         above |= {id(first)}
         choices = [(tuple(map(self._node, first[key])), above) for key in ("anyOf", "oneOf") if key in first]
-        state.pending = [*choices, *state.pending, *((node, above) for node in self._followed(first))]
+        state.pending = [*choices, *state.pending, *((node, above) for node in reversed(self._followed(first)))]
         return (state,) if state.kinds else ()
 
 

@@ -1,7 +1,7 @@
 """Refuses what the llama engine refuses, everywhere in a schema that a value could reach, before a value is made."""
 
 from collections.abc import Iterator
-from itertools import combinations
+from itertools import combinations, islice
 
 from pocketserver.engines.llama.schema_check import SchemaFault
 from pocketserver.engines.sim.examples import shapes
@@ -23,34 +23,37 @@ class Survey:
         self._effort = effort
 
     def check(self, root: Demand) -> None:
-        """Raises SchemaFault naming keyword and place, TooComplicated."""
-        waiting, seen = [(root, True)], {(root.key, True)}
-        while waiting:
-            demand, live = waiting.pop()
-            self._check_words(demand)
-            for inner, reached in self._checked(demand, live=live):
-                if (inner.key, reached) not in seen:
-                    seen.add((inner.key, reached))
-                    waiting.append((inner, reached))
+        """Raises SchemaFault naming keyword and place, TooComplicated.
 
-    def _checked(self, demand: Demand, *, live: bool) -> Iterator[tuple[Demand, bool]]:
-        """Check one demand; what is inside it, each with whether a value can have it.
-
-        Words are checked everywhere. How keywords go together matters only where a value can be.
+        Keywords by themselves are checked everywhere, how they go together only where a value can be.
         """
-        ways = {(way, kind) for _, way, kind in self._costs.ways(demand, MAX_DEPTH)} if live else set()
-        if live:
-            self._check_choices(demand)
-            self._check_reference(demand, possible=bool(ways))
+        for visit in (self._words_inside, self._places_inside):
+            waiting, seen = [root], {root.key}
+            while waiting:
+                fresh = {inner.key: inner for inner in visit(waiting.pop()) if inner.key not in seen}
+                seen.update(fresh)
+                waiting.extend(fresh.values())
+
+    def _words_inside(self, demand: Demand) -> Iterator[Demand]:
+        self._check_words(demand)
         for alternative in self._book.alternatives(demand):
             self._effort.spend()
             self._check_patterns(alternative)
             self._check_ranges(alternative)
-            if (alternative, "object") in ways:
-                self._check_object(alternative)
             if not shapes.constant_of(alternative):
-                yield from self._properties(alternative, live=(alternative, "object") in ways)
-                yield from self._items(alternative, live=(alternative, "array") in ways)
+                yield from self._properties(alternative)
+                yield from self._items(alternative)
+
+    def _places_inside(self, demand: Demand) -> Iterator[Demand]:
+        self._check_choices(demand)
+        self._check_reference(demand)
+        for _, alternative, kind in self._costs.ways(demand, MAX_DEPTH):
+            if kind == "object":
+                self._check_object(alternative)
+                yield from self._properties(alternative)
+            elif kind == "array":
+                _, most = shapes.counts(alternative, "Items")
+                yield from islice(self._items(alternative), most)
 
     def _check_words(self, demand: Demand) -> None:
         """Every schema that the demand involves, also those that a contradiction keeps out of the alternatives."""
@@ -65,10 +68,12 @@ class Survey:
             waiting.extend(self._book.closure(self._book.demand([node])))
             waiting.extend(self._book.demand([*node.get("anyOf", ()), *node.get("oneOf", ())]).nodes)
 
-    def _check_reference(self, demand: Demand, *, possible: bool) -> None:
+    def _check_reference(self, demand: Demand) -> None:
         """A `$ref` alone is not looked behind before it is needed; there, a contradiction is a fault."""
         node = demand.nodes[0] if len(demand.nodes) == 1 else {}
-        if "$ref" in node and not possible and self._costs.is_settled(demand):
+        if "$ref" not in node or self._costs.least(demand, MAX_DEPTH) is not None:
+            return
+        if self._costs.is_settled(demand):
             raise SchemaFault(f"Unsatisfiable schema: no value satisfies `$ref`, at {self._book.place((node,))}.")
 
     def _check_patterns(self, alternative: Alternative) -> None:
@@ -88,8 +93,9 @@ class Survey:
                 reason = f"has patterns that are not disjoint, {first[:80]!r} and {second[:80]!r}"
                 self._refuse_in(alternative, "patternProperties", reason)
         least, most = shapes.counts(alternative, "Properties")
-        if (least or most is not None) and self._has_optional(alternative):
-            keyword = "minProperties" if least else "maxProperties"
+        lacking = least > len(shapes.required(alternative))
+        if (lacking or most is not None) and self._has_optional(alternative):
+            keyword = "minProperties" if lacking else "maxProperties"
             self._refuse_in(alternative, keyword, "is only supported when all listed properties are required")
 
     def _has_optional(self, alternative: Alternative) -> bool:
@@ -112,21 +118,19 @@ class Survey:
             except SchemaFault as fault:
                 raise SchemaFault(f"`{keyword}` cannot be followed at {self._book.place((node,))}: {fault}.") from fault
 
-    def _properties(self, alternative: Alternative, *, live: bool) -> Iterator[tuple[Demand, bool]]:
+    def _properties(self, alternative: Alternative) -> Iterator[Demand]:
         if "object" not in alternative.kinds:
             return
         for name in sorted({*shapes.listed(alternative), *shapes.required(alternative)}):
-            yield self._costs.shapes.property(alternative, name), live
+            yield self._costs.shapes.property(alternative, name)
         for node in alternative.nodes:
             for schema in (*node.get("patternProperties", {}).values(), node.get("additionalProperties", True)):
-                yield self._book.demand([schema]), live
+                yield self._book.demand([schema])
 
-    def _items(self, alternative: Alternative, *, live: bool) -> Iterator[tuple[Demand, bool]]:
-        if "array" not in alternative.kinds:
-            return
-        _, most = shapes.counts(alternative, "Items")
-        for index in range(shapes.described_items(alternative) + 1):
-            yield self._costs.shapes.item(alternative, index), live and (most is None or index < most)
+    def _items(self, alternative: Alternative) -> Iterator[Demand]:
+        if "array" in alternative.kinds:
+            for index in range(shapes.described_items(alternative) + 1):
+                yield self._costs.shapes.item(alternative, index)
 
     def _check_choices(self, demand: Demand) -> None:
         """`oneOf` is followed only where its options visibly exclude one another."""
