@@ -49,6 +49,7 @@ _TEMPLATE_CRASHES = Refusal(
 class LlamaOptions:
     """How to serve one model. What is None is chosen by itself; `gpu_layers` "auto" means all.
 
+    A model that has served and cannot be loaded again is tried anew every `retry_seconds`.
     `cancel_seconds` is how long a cancelled worker may take to come back before it is replaced. `prepare_seconds`
     bounds rendering, and compiling a constraint. `reasoning_budget` is the most tokens a model thinks where the request
     says nothing. `abort_in_probe_with_extra_buffers` is for tests of safe mode.
@@ -68,6 +69,7 @@ class LlamaOptions:
     reasoning_budget: int | None = None
     memory_limit_bytes: int | None = None
     cancel_seconds: float = 3.0
+    retry_seconds: float = 30.0
     prepare_seconds: float = 10.0
     abort_in_probe_with_extra_buffers: bool = False
 
@@ -159,22 +161,36 @@ class Supervisor:
 
     async def _run(self) -> None:
         try:
-            while self.phase is not Phase.CLOSED:
+            self._fail(await self._serve_on())
+            while self.restarts > 0:  # it has worked, so what ails it may pass: memory, a full disk, an impatient hand
+                await self._close_link()
+                await asyncio.sleep(self._options.retry_seconds)
+                self._idle_crashes = 0
+                self._enter(Phase.LOADING)
+                self._fail(await self._serve_on())
+        finally:
+            await self._close_link()
+
+    async def _serve_on(self) -> Refusal:
+        """Load and serve, again and again. Returns why that came to an end."""
+        try:
+            while True:
                 self.worker = await self._load()
                 self._enter(Phase.READY)
                 await self._serve(self.worker)
         except Refusal as refusal:
-            self._fail(refusal)
+            return refusal
         except BadModelFile as error:
-            self._fail(Refusal(Code.MODEL_NOT_LOADED, error.without_folder()))
+            return Refusal(Code.MODEL_NOT_LOADED, error.without_folder())
         except (StartupError, OSError) as error:
-            self._fail(Refusal(Code.INTERNAL_ERROR, f"The model process cannot be started: {error}."))
+            return Refusal(Code.INTERNAL_ERROR, f"The model process cannot be started: {error}.")
         except Exception:
             logger.exception("The model process cannot be kept alive.")
-            self._fail(Refusal(Code.INTERNAL_ERROR, "The model process failed. Restart the server; see its log."))
-        finally:
-            if self._link is not None:
-                await self._link.close()
+            return Refusal(Code.INTERNAL_ERROR, "The model process failed. Restart the server; see its log.")
+
+    async def _close_link(self) -> None:
+        if self._link is not None:
+            await self._link.close()
 
     def _fail(self, refusal: Refusal) -> None:
         logger.error("No model is loaded: %s", refusal.message)

@@ -15,6 +15,7 @@ import pytest
 
 from pocketserver.chat import EngineState
 from pocketserver.engines.llama.process import LlamaEngine
+from pocketserver.engines.llama.supervisor import IDLE_CRASHES
 from pocketserver.errors import Code, Refusal
 from tests.engines.llama.asking import answered, asking, completing
 from tests.engines.llama.conftest import MakeEngine
@@ -70,7 +71,7 @@ async def test_a_hanging_worker_is_replaced_when_its_reader_leaves(make_engine: 
 
 
 async def test_a_worker_that_hangs_before_it_accepts_is_replaced(make_engine: MakeEngine) -> None:
-    engine = await loaded(make_engine(prepare_seconds=1.0))
+    engine = await loaded(make_engine(prepare_seconds=0.5))
     os.kill(pid_of(engine), signal.SIGSTOP)
     with pytest.raises(Refusal) as caught:
         async with engine.generate(asking("Count.")):
@@ -223,3 +224,42 @@ async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come true"
         await asyncio.sleep(0.02)
+
+
+async def test_replacing_hanging_workers_is_no_reason_to_give_the_model_up(make_engine: MakeEngine) -> None:
+    engine = await loaded(make_engine(prepare_seconds=0.5))
+    for number in range(IDLE_CRASHES):
+        os.kill(pid_of(engine), signal.SIGSTOP)
+        with pytest.raises(Refusal):
+            await answered(engine, asking("Hi.", max_tokens=1))
+        await engine.loaded()
+        assert engine.status.worker_restarts == number + 1
+
+    assert engine.status.state is EngineState.READY
+
+
+async def test_a_model_that_has_served_is_tried_again_after_its_reload_failed(make_engine: MakeEngine) -> None:
+    engine = await loaded(make_engine(retry_seconds=0.2))
+    children = psutil.Process().children
+    known = pid_of(engine)
+    os.kill(known, signal.SIGKILL)
+
+    def next_workers() -> list[psutil.Process]:
+        return [child for child in children() if child.pid != known and is_worker(child)]
+
+    await until(lambda: bool(next_workers()))
+    for worker in next_workers():
+        worker.kill()
+    await until(lambda: engine.status.state is EngineState.NO_MODEL)
+    assert engine.status.problem is not None
+    await until(lambda: engine.status.state is EngineState.READY and engine.status.worker_pid is not None)
+    answer = await answered(engine, asking("Count.", max_tokens=3))
+
+    assert answer.finished.usage.completion_tokens == 3
+
+
+def is_worker(process: psutil.Process) -> bool:
+    try:
+        return any("llama.worker" in argument for argument in process.cmdline())
+    except psutil.Error:
+        return False
