@@ -128,6 +128,7 @@ def _llama(settings: Settings, model: InstalledModel | None) -> Engine:
             micro_batch=settings.micro_batch,
             gpu_layers=settings.gpu_layers,
             chat_template=template,
+            reasoning_budget=settings.reasoning_budget,
             memory_limit_bytes=settings.memory_limit_bytes,
         )
     )

@@ -49,6 +49,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     kv_type: Annotated[Literal["auto", "f16", "bf16", "q8_0"], Meta(description="auto, f16, bf16 or q8_0")] = "auto"
     flash_attention: Annotated[Literal["auto", "on", "off"], Meta(description="auto, on or off")] = "auto"
     chat_template: Annotated[str | None, Meta(description="the path of a Jinja chat template")] = None
+    reasoning_budget: Annotated[
+        Annotated[int, Meta(ge=0)] | None, Meta(description="the most tokens a model may think, 0 or more")
+    ] = None
     memory_limit_bytes: Annotated[Annotated[int, Meta(ge=1)] | None, Meta(description="a number of bytes")] = None
 
     host: Annotated[str, Meta(description="an address to listen on, `0.0.0.0` for every IPv4 and IPv6 address")] = (

@@ -33,6 +33,26 @@ class Running:
             self.scope.reschedule(asyncio.get_running_loop().time())
 
 
+class Turn:
+    """The model in one client's hands. Whoever ends an answer from outside ends the turn: no other is begun."""
+
+    def __init__(self, door: "Door", owner: str | None) -> None:
+        self._door = door
+        self._owner = owner
+        self._refusal: Refusal | None = None
+
+    @asynccontextmanager
+    async def open(self, request: GenerationRequest) -> AsyncIterator[EventStream]:
+        """Let the engine accept, hand out the events. One at a time."""
+        if self._refusal is not None:
+            raise self._refusal
+        async with self._door._running(request, self._owner) as (stream, running):  # noqa: SLF001 - its door's hand
+            try:
+                yield stream
+            finally:
+                self._refusal = running.refusal
+
+
 class Door:
     """Admits one request at a time, in order of arrival; at most `limit` are running and waiting together.
 
@@ -102,19 +122,33 @@ class Door:
         Raises MODEL_BUSY or QUEUE_FULL at once when there is no place, whatever the engine refuses, and
         REQUEST_CANCELLED when somebody pressed Stop.
         """
+        async with self.turn(owner=owner) as turn, turn.open(request) as stream:
+            yield stream
+
+    @asynccontextmanager
+    async def turn(self, *, owner: str | None = None) -> "AsyncIterator[Turn]":
+        """Wait for the turn, and keep the model for answers one after another until the block is left."""
         await self._enter()
+        try:
+            yield Turn(self, owner)
+        finally:
+            self._leave()
+
+    @asynccontextmanager
+    async def _running(
+        self, request: GenerationRequest, owner: str | None
+    ) -> AsyncIterator[tuple[EventStream, Running]]:
         running = Running(request_id=request.id, owner=owner, started=time.monotonic())
         self.running = running
         self._look_again(running, self._stall_seconds)
         try:
             async with self._accepted(request, running) as stream:
-                yield stream
+                yield stream, running
         finally:
             if running.watch is not None:
                 running.watch.cancel()
             self.running = None
             self._stalled = False
-            self._leave()
 
     def stop(self) -> bool:
         """End the running generation because somebody on the machine wants so. False when nothing runs."""

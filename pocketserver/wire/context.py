@@ -13,6 +13,12 @@ from pocketserver.chat import Event, Finished, GenerationRequest, ModelInfo, Tim
 from pocketserver.errors import Code, Refusal
 
 
+class Turn(Protocol):
+    """The model in one client's hands, for answers one after another."""
+
+    def open(self, request: GenerationRequest) -> AbstractAsyncContextManager[AsyncIterator[Sequence[Event]]]: ...
+
+
 class Door(Protocol):
     """The one way to the model, see gate/admission.py."""
 
@@ -21,6 +27,8 @@ class Door(Protocol):
     def open(
         self, request: GenerationRequest, *, owner: str | None = None
     ) -> AbstractAsyncContextManager[AsyncIterator[Sequence[Event]]]: ...
+
+    def turn(self, *, owner: str | None = None) -> AbstractAsyncContextManager[Turn]: ...
 
 
 @dataclass(slots=True)
@@ -45,10 +53,22 @@ class Answer:
             self.time_to_first_token = time.monotonic() - self.arrived
         for event in batch:
             if isinstance(event, Finished):
-                self.usage = event.usage
+                self.usage = added(self.usage, event.usage)
                 self.timings = event.timings
             else:
                 self.tokens += getattr(event, "tokens", 0)
+
+
+def added(before: Usage | None, more: Usage) -> Usage:
+    """The counts of several answers to one prompt: the prompt counts once, what was written adds up."""
+    if before is None:
+        return more
+    return Usage(
+        prompt_tokens=before.prompt_tokens,
+        completion_tokens=before.completion_tokens + more.completion_tokens,
+        cached_tokens=before.cached_tokens,
+        reasoning_tokens=before.reasoning_tokens + more.reasoning_tokens,
+    )
 
 
 ANSWER = web.RequestKey("answer", Answer)

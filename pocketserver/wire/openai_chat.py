@@ -7,6 +7,7 @@ from aiohttp import web
 
 from pocketserver.errors import Refusal
 from pocketserver.wire import openai_chat_request, sse
+from pocketserver.wire.choices import Choices
 from pocketserver.wire.context import ANSWER, KEY_NAME, REQUEST_ID, Door, ModelNames, body_of
 from pocketserver.wire.openai_chat_answer import Chunks, Document
 from pocketserver.wire.openai_errors import OpenAIErrors
@@ -34,7 +35,10 @@ class ChatCompletions:
         answer.model = model
         created = answer.created
         scored = wanted.top_logprobs is not None
-        async with self.door.open(wanted, owner=request.get(KEY_NAME)) as batches:
+        async with (
+            self.door.turn(owner=request.get(KEY_NAME)) as turn,
+            Choices(turn, wanted, asked.choices) as batches,
+        ):
             if not asked.stream:
                 document = Document(request_id=wanted.id, created=created, model=model, scored=scored)
                 async for batch in batches:
@@ -48,6 +52,7 @@ class ChatCompletions:
                 model=model,
                 include_usage=asked.include_usage,
                 scored=scored,
+                choices=asked.choices,
             )
             return await sse.respond(request, batches, chunks, on_error=self._error_chunk)
 

@@ -21,6 +21,7 @@ from pocketserver.chat import (
     Usage,
 )
 from pocketserver.wire import sse
+from pocketserver.wire.context import added
 
 _encode = msgspec.json.Encoder().encode
 _FINISH: Mapping[FinishReason, str] = {
@@ -45,25 +46,32 @@ def usage_fields(usage: Usage) -> dict[str, Any]:
 
 
 class Chunks:
-    """Renders one answer's events as framed chunks. Everything that does not change is encoded once.
+    """Renders the events of one or more choices as framed chunks. Everything that does not change is encoded once.
 
-    The role comes in `first` and nowhere else; `id`, `type` and `name` of a call only in its first fragment: the SDKs
-    join repeated strings. `usage` is there only when the client asked for it.
+    Choices come one after another: `Finished` ends each. The role comes first in each and nowhere else; `id`, `type` and
+    `name` of a call only in its first fragment: the SDKs join repeated strings. `usage` only when the client asked.
     """
 
-    def __init__(self, *, request_id: str, created: int, model: str, include_usage: bool, scored: bool) -> None:
+    def __init__(
+        self, *, request_id: str, created: int, model: str, include_usage: bool, scored: bool, choices: int = 1
+    ) -> None:
         head = {"id": completion_id(request_id), "object": "chat.completion.chunk", "created": created, "model": model}
         self._head = b"data: " + _encode(head)[:-1]
         self._include_usage = include_usage
         self._scored = scored
         scores = b',"logprobs":null' if scored else b""
         tail = b',"usage":null' if include_usage else b""
-        self._delta = self._head + b',"choices":[{"index":0,"delta":'
-        self._text = self._delta + b'{"content":'
+        self._choices = choices
+        self._begin(0)
         self._text_end = b"}" + scores + b',"finish_reason":null}]' + tail + b"}\n\n"
         self._delta_end = self._text_end[1:]
         self._tail = tail
         self._usage: Usage | None = None
+
+    def _begin(self, index: int) -> None:
+        self._index = index
+        self._delta = self._head + b',"choices":[{"index":%d,"delta":' % index
+        self._text = self._delta + b'{"content":'
 
     @property
     def first(self) -> bytes:
@@ -88,12 +96,20 @@ class Chunks:
             case ToolCallStarted() | ToolCallDelta():
                 return self._delta + _encode({"tool_calls": [_fragment(event)]}) + self._delta_end
             case Finished():
-                self._usage = event.usage
-                reason = _encode(_FINISH[event.reason])
-                scores = b',"logprobs":null' if self._scored else b""
-                return self._delta + b"{}" + scores + b',"finish_reason":' + reason + b"}]" + self._tail + b"}\n\n"
+                return self._finished(event)
             case _:
                 assert_never(event)
+
+    def _finished(self, event: Finished) -> bytes:
+        """The end of a choice, and the beginning of the next one."""
+        self._usage = added(self._usage, event.usage)
+        reason = _encode(_FINISH[event.reason])
+        scores = b',"logprobs":null' if self._scored else b""
+        end = self._delta + b"{}" + scores + b',"finish_reason":' + reason + b"}]" + self._tail + b"}\n\n"
+        if self._index + 1 == self._choices:
+            return end
+        self._begin(self._index + 1)
+        return end + self.first
 
     def _scored_text(self, event: TextDelta) -> bytes:
         scores = b',"logprobs":' + _encode(_logprobs(event.scores)) + b',"finish_reason":null}]'
@@ -101,20 +117,50 @@ class Chunks:
 
 
 class Document:
-    """Collects one answer's events into the single document of a request that is not streamed."""
+    """Collects the events of one or more choices into the single document of a request that is not streamed."""
 
     def __init__(self, *, request_id: str, created: int, model: str, scored: bool) -> None:
         self._request_id = request_id
         self._created = created
         self._model = model
         self._scored = scored
+        self._choices: list[dict[str, Any]] = []
+        self._usage: Usage | None = None
+        self._choice = _Choice()
+
+    def add(self, event: Event) -> None:
+        if not isinstance(event, Finished):
+            self._choice.add(event)
+            return
+        self._usage = added(self._usage, event.usage)
+        self._choices.append(self._choice.document(len(self._choices), event, scored=self._scored))
+        self._choice = _Choice()
+
+    def encode(self) -> bytes:
+        assert self._usage is not None, "a complete stream ends with Finished"
+        return _encode(
+            {
+                "id": completion_id(self._request_id),
+                "object": "chat.completion",
+                "created": self._created,
+                "model": self._model,
+                "system_fingerprint": None,
+                "choices": self._choices,
+                "usage": usage_fields(self._usage),
+            }
+        )
+
+
+class _Choice:
+    """Collects one choice."""
+
+    def __init__(self) -> None:
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._calls: dict[int, tuple[ToolCallStarted, list[str]]] = {}
         self._scores: list[TokenScore] = []
-        self._finished: Finished | None = None
 
-    def add(self, event: Event) -> None:
+    def add(self, event: TextDelta | ReasoningDelta | ToolCallStarted | ToolCallDelta) -> None:
         match event:
             case TextDelta():
                 self._text.append(event.text)
@@ -125,31 +171,16 @@ class Document:
                 self._calls[event.index] = (event, [])
             case ToolCallDelta():
                 self._calls[event.index][1].append(event.arguments)
-            case Finished():
-                self._finished = event
             case _:
                 assert_never(event)
 
-    def encode(self) -> bytes:
-        finished = self._finished
-        assert finished is not None, "a complete stream ends with Finished"
-        choice = {
-            "index": 0,
+    def document(self, index: int, finished: Finished, *, scored: bool) -> dict[str, Any]:
+        return {
+            "index": index,
             "message": self._message(),
-            "logprobs": _logprobs(tuple(self._scores)) if self._scored else None,
+            "logprobs": _logprobs(tuple(self._scores)) if scored else None,
             "finish_reason": _FINISH[finished.reason],
         }
-        return _encode(
-            {
-                "id": completion_id(self._request_id),
-                "object": "chat.completion",
-                "created": self._created,
-                "model": self._model,
-                "system_fingerprint": None,
-                "choices": [choice],
-                "usage": usage_fields(finished.usage),
-            }
-        )
 
     def _message(self) -> dict[str, Any]:
         text = "".join(self._text)

@@ -31,6 +31,7 @@ from pocketserver.wire.json_body import invalid
 MAX_MESSAGES = 10_000
 MAX_TOOLS = 128
 MAX_STOP = 64
+MAX_CHOICES = 8
 _MOST_TOKENS = 2**31 - 1
 _LARGEST_SHOWN = 10**15
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -92,10 +93,11 @@ class Defaults(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """A parsed request. `model` is the name as the client wrote it."""
+    """A parsed request. `model` is the name as the client wrote it. `choices` is how many answers are wanted."""
 
     model: str | None
     request: GenerationRequest
+    choices: int
     stream: bool
     include_usage: bool
 
@@ -123,6 +125,7 @@ def parse(data: bytes, *, request_id: str, defaults: Defaults) -> Asked:
     return Asked(
         model=body.model,
         request=request,
+        choices=_choices(body.n),
         stream=bool(body.stream),
         include_usage=bool(body.stream and options and options.include_usage),
     )
@@ -130,8 +133,6 @@ def parse(data: bytes, *, request_id: str, defaults: Defaults) -> Asked:
 
 def _refuse_unsupported(body: Body) -> None:
     """Refuse what would change the answer and cannot be done. Nothing of this kind is dropped silently."""
-    if body.n is not None and body.n != 1:
-        raise invalid("n", "`n` must be 1: this server writes one choice a request. Send the request again for more.")
     for name, hint in (
         ("functions", "use `tools`"),
         ("function_call", "use `tool_choice`"),
@@ -143,6 +144,12 @@ def _refuse_unsupported(body: Body) -> None:
             raise invalid(name, f"`{name}` is not supported; {hint}.")
     if body.modalities is not None and body.modalities != ["text"]:
         raise invalid("modalities", '`modalities` can only be ["text"]: this server writes text only.')
+
+
+def _choices(given: int | None) -> int:
+    if given is not None and not 1 <= given <= MAX_CHOICES:
+        raise invalid("n", f"`n` must be from 1 to {MAX_CHOICES}: the choices are written one after another.")
+    return given or 1
 
 
 def _in_range(name: str, value: float | None, low: float, high: float, default: float) -> float:

@@ -118,7 +118,7 @@ async def test_a_json_object_needs_no_word_json_in_the_prompt(client: AsyncOpenA
     [
         ({"temperature": 3}, openai.BadRequestError, "invalid_parameter"),
         ({"messages": []}, openai.BadRequestError, "invalid_parameter"),
-        ({"n": 2}, openai.BadRequestError, "invalid_parameter"),
+        ({"n": 9}, openai.BadRequestError, "invalid_parameter"),
         ({"model": "no-such"}, openai.NotFoundError, "model_not_found"),
         ({"messages": [{"role": "user", "content": "word " * 30_000}]}, openai.BadRequestError, "invalid_parameter"),
     ],

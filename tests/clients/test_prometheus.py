@@ -42,7 +42,7 @@ async def test_a_scrape_without_the_key_is_down(tmp_path: Path) -> None:
 async def test_promtool_is_silent_about_a_used_server(tmp_path: Path) -> None:
     promtool = need("promtool")
     async with running(tmp_path) as server, server.session() as http:
-        for body in (HI, {**HI, "stream": True}, {**HI, "n": 2}):
+        for body in (HI, {**HI, "stream": True}, {**HI, "n": 0}):
             async with http.post("/v1/chat/completions", json=body) as response:
                 await response.read()
         async with http.get("/metrics", headers={"Accept": "text/plain"}) as response:
