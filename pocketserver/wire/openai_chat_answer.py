@@ -48,7 +48,7 @@ def usage_fields(usage: Usage) -> dict[str, Any]:
 class Chunks:
     """Renders the events of one or more choices as framed chunks. Everything that does not change is encoded once.
 
-    Choices come one after another: `Finished` ends each. The role comes first in each and nowhere else; `id`, `type` and
+    Choices come one after another: `Finished` ends each. The role comes first in each, nowhere else; `id`, `type` and
     `name` of a call only in its first fragment: the SDKs join repeated strings. `usage` only when the client asked.
     """
 
