@@ -1,6 +1,7 @@
 """Keeps one model process alive: loads the model, notices crashes, starts anew, and says what state things are in."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,7 +9,10 @@ from enum import StrEnum
 from pathlib import Path
 
 from pocketserver.engines.llama.frames import (
+    CLOSE_SECONDS,
     Accepted,
+    Caching,
+    Close,
     Examining,
     FromWorker,
     Hello,
@@ -35,6 +39,7 @@ IDLE_CRASHES = 3
 MAX_TEMPLATE_BYTES = 256 * 1024
 MICRO_BATCH = 256
 _KILLED = -9
+_END_SECONDS = 1.0
 _TEMPLATE_HANGS = Refusal(
     Code.TEMPLATE_UNSUPPORTED,
     "The model's chat template does not come to an end. Start the server with another --chat-template.",
@@ -49,6 +54,8 @@ _TEMPLATE_CRASHES = Refusal(
 class LlamaOptions:
     """How to serve one model. What is None is chosen by itself; `gpu_layers` "auto" means all.
 
+    `cache_memory_bytes` and `cache_disk_bytes` bound what is kept of other conversations, 0 keeps nothing there; after
+    `cache_rest_seconds` without a request the running one goes to the disk.
     A model that has served and cannot be loaded again is tried anew every `retry_seconds`.
     `cancel_seconds` is how long a cancelled worker may take to come back before it is replaced. `prepare_seconds`
     bounds rendering, and compiling a constraint. `reasoning_budget` is the most tokens a model thinks where the request
@@ -68,6 +75,9 @@ class LlamaOptions:
     chat_template: Path | None = None
     reasoning_budget: int | None = None
     memory_limit_bytes: int | None = None
+    cache_memory_bytes: int = 256 * 1024 * 1024
+    cache_disk_bytes: int = 0
+    cache_rest_seconds: float = 2.0
     cancel_seconds: float = 3.0
     retry_seconds: float = 30.0
     prepare_seconds: float = 10.0
@@ -104,6 +114,8 @@ class Supervisor:
         self._on_lost = on_lost
         self._task: asyncio.Task[None] | None = None
         self._settled = asyncio.Event()
+        self._ended = asyncio.Event()
+        """The process has ended because it was told to."""
         self._link: WorkerLink | None = None
         self._replaced: WorkerLink | None = None
         self._idle_crashes = 0
@@ -123,12 +135,21 @@ class Supervisor:
 
     async def close(self) -> None:
         """End the worker and everything that waits for it. Safe to call twice."""
+        serving = self.phase is Phase.READY
         self._enter(Phase.CLOSED)
+        self._on_lost(Refusal(Code.MODEL_NOT_LOADED, "The server is shutting down. Connect again later."))
+        if serving and self._link is not None and self._options.cache_disk_bytes > 0:
+            await self._let_end(self._link)
         self.kill()
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
-        self._on_lost(Refusal(Code.MODEL_NOT_LOADED, "The server is shutting down. Connect again later."))
+
+    async def _let_end(self, link: WorkerLink) -> None:
+        """Give the worker time to bring its conversations to the disk."""
+        link.send(Close())
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._ended.wait(), CLOSE_SECONDS + _END_SECONDS)
 
     def kill(self) -> None:
         """End the present process; another one is loaded in its place unless this is closed.
@@ -203,6 +224,9 @@ class Supervisor:
             if isinstance(frame, Accepted):
                 self._idle_crashes = 0
             self._on_frame(frame)
+        if self.phase is Phase.CLOSED:
+            self._ended.set()
+            await asyncio.Event().wait()  # until `close` cancels this
         self._enter(Phase.RELOADING)
         lost = Refusal(
             Code.WORKER_LOST,
@@ -252,6 +276,13 @@ class Supervisor:
             micro_batch=micro_batch,
             template=_read_template(options.chat_template),
             state_folder=str(options.state_folder),
+            cache=Caching(
+                memory_bytes=options.cache_memory_bytes,
+                disk_bytes=options.cache_disk_bytes,
+                rest_seconds=options.cache_rest_seconds,
+                model=options.model_id,
+                model_parts=tuple(str(part) for part in metadata.parts),
+            ),
             abort_in_probe_with_extra_buffers=options.abort_in_probe_with_extra_buffers,
         )
         return metadata, load
