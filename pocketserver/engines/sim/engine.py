@@ -1,5 +1,6 @@
 """The simulated engine: scripted or seeded replies of a simulated device, behind the same protocol as a real model."""
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -175,7 +176,8 @@ class SimEngine:
         interruption = self.interruptions.pop(request.id, None)
         prompt_tokens = _prompt_tokens(request)
         self._check(request, prompt_tokens)
-        script = self._script(request)
+        follows_schema = request.constraint is not None or request.tools  # a hostile schema takes seconds to follow
+        script = await asyncio.to_thread(self._script, request) if follows_schema else self._script(request)
         stream = SimStream(SimAnswer(request, script, self.device, prompt_tokens, interruption))
         self._stream = stream
         self.running += 1
