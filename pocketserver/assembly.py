@@ -130,6 +130,8 @@ def _llama(settings: Settings, model: InstalledModel | None) -> Engine:
             chat_template=template,
             reasoning_budget=settings.reasoning_budget,
             memory_limit_bytes=settings.memory_limit_bytes,
+            cache_memory_bytes=settings.cache_memory_bytes,
+            cache_disk_bytes=settings.cache_disk_bytes,
         )
     )
 

@@ -53,6 +53,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Annotated[int, Meta(ge=0)] | None, Meta(description="the most tokens a model may think, 0 or more")
     ] = None
     memory_limit_bytes: Annotated[Annotated[int, Meta(ge=1)] | None, Meta(description="a number of bytes")] = None
+    cache_memory_bytes: Annotated[
+        Annotated[int, Meta(ge=0)], Meta(description="a number of bytes, 0 keeps nothing")
+    ] = 256 * 1024 * 1024
+    cache_disk_bytes: Annotated[Annotated[int, Meta(ge=0)], Meta(description="a number of bytes, 0 keeps nothing")] = (
+        2 * 1024 * 1024 * 1024
+    )
 
     host: Annotated[str, Meta(description="an address to listen on, `0.0.0.0` for every IPv4 and IPv6 address")] = (
         "127.0.0.1"

@@ -20,6 +20,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "key": ("key:app", "API keys: show the main one, make named ones, list and revoke them."),
     "qr": ("qr:qr", "Show a running server's address as a QR code."),
     "discover": ("discover:discover", "List the servers that announce themselves on this network."),
+    "cache": ("cache:app", "Conversations kept on disk: show what there is, or clear them."),
     "bench": ("bench:bench", "Measure how fast a running server is; any OpenAI-compatible one."),
     "settings": ("servers:settings", "Show every setting with its value and where it comes from."),
 }

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import msgspec
 
-from pocketserver.models.whole_file import put_in_place
-
 FILE_NAME = "model_hashes.json"
 _MOST_ENTRIES = 500
 _PIECE_BYTES = 1024 * 1024
@@ -38,8 +36,15 @@ class HashMemory:
     def _write(self, data: bytes) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         temporary = self._path.with_suffix(f".{os.getpid()}")
-        temporary.write_bytes(data)
-        put_in_place(temporary, self._path)
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self._path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
 
     def _read(self) -> dict[str, str]:
         try:

@@ -19,7 +19,7 @@ from pocketserver.engines.llama.cache_disk import (
     covers,
     shared_length,
 )
-from pocketserver.engines.llama.memory import available_memory
+from pocketserver.engines.llama.free_memory import available_memory
 
 _LEAST_GAIN_TOKENS = 16
 _TOKENS_FOR_EACH_GAINED = 50

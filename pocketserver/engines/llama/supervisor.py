@@ -22,8 +22,9 @@ from pocketserver.engines.llama.frames import (
     LoadProgress,
     Probing,
 )
+from pocketserver.engines.llama.free_memory import available_memory
 from pocketserver.engines.llama.link import WorkerLink, how_it_ended
-from pocketserver.engines.llama.memory import available_memory, choose_context
+from pocketserver.engines.llama.memory import choose_context
 from pocketserver.engines.llama.runtime import FlashAttention, KvType, check
 from pocketserver.engines.llama.safe_mode import SafeModeMemory, combination
 from pocketserver.errors import Code, Refusal, StartupError

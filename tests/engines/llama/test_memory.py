@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pocketserver.engines.llama.memory import available_memory, choose_context, memory_need
+from pocketserver.engines.llama.free_memory import available_memory
+from pocketserver.engines.llama.memory import choose_context, memory_need
 from pocketserver.errors import Code, Refusal
 from pocketserver.models.gguf import GgufMetadata, read_metadata
 
