@@ -32,13 +32,15 @@ class Decoder:
     Not for two threads at once, except for `abort`.
     """
 
-    def __init__(self, model: Model, load: Load, runtime: Runtime) -> None:
+    def __init__(self, model: Model, load: Load, runtime: Runtime, *, sequences: int = 1) -> None:
+        """`sequences` above 1 leaves room for copies of a state in the one memory; `tokens` does not know of them."""
         params = llama_cpp.llama_context_default_params()
         params.n_ctx = load.context_size
         params.n_batch = params.n_ubatch = runtime.micro_batch
         params.n_threads, params.n_threads_batch = runtime.threads, runtime.threads_batch
         params.type_k = params.type_v = GGML_TYPES[runtime.kv_type]
         params.flash_attn_type = FLASH_ATTENTION_TYPES[runtime.flash_attention]
+        params.n_seq_max, params.kv_unified = sequences, sequences > 1
         params.no_perf = True
         self.pointer = llama_cpp.llama_init_from_model(model.pointer, params)
         if not self.pointer:
@@ -57,6 +59,11 @@ class Decoder:
         self._vocabulary_size = model.vocabulary.size
         self._memory = llama_cpp.llama_get_memory(self.pointer)
         self._batch = llama_cpp.llama_batch_init(runtime.micro_batch, 0, 1)
+
+    def close(self) -> None:
+        """Free the context's memory. Nothing else may be called after."""
+        llama_cpp.llama_batch_free(self._batch)
+        llama_cpp.llama_free(self.pointer)
 
     def reuse(self, prompt: Sequence[int]) -> int:
         """Keep what the context has in common with this prompt, forget the rest; how many tokens were kept.

@@ -1,0 +1,191 @@
+"""What was measured of a model on this machine, and what follows from it.
+
+Needs no native library: the measuring itself is `tuning_measures`, run in a model process by `tuner`.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+import msgspec
+
+from pocketserver.engines.llama.runtime import FlashAttention, KvType, Runtime
+
+TURN_PROMPT_TOKENS = 500
+TURN_GENERATED_TOKENS = 100
+"""A typical turn of a conversation that is 500 to 1,000 tokens deep: what a choice is judged by."""
+
+WORTH_EXACTNESS = 1.05
+"""A format whose logits do not depend on the batch is taken while it is no more than 5 % slower."""
+
+WORTH_A_CHANGE = 1.05
+"""Smaller gains than this are noise, and leave the number of threads and the micro-batch as they are."""
+
+TOO_BUSY = 0.3
+MOST_ATTEMPTS = 3
+
+DRAFT_LENGTHS = (7, 15)
+"""Tokens that speculation may decode behind a certain one; with it, whole tiles of 8 or 16 rows are computed."""
+
+VERSION = 1
+"""Of the records; others are measured anew."""
+
+
+class Question(StrEnum):
+    """What a row was measured for."""
+
+    THREADS = "threads"
+    FORMAT = "format"
+    MICRO_BATCH = "micro_batch"
+
+
+class Batch(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds for so many tokens in one batch behind a filled context."""
+
+    tokens: int
+    seconds: float
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One way to run the model and its seconds a token, with an empty context and with a filled one.
+
+    `batch_invariant` tells whether the same tokens gave the same logits, to the last bit, in batches of every shape
+    that was tried; None where that was not asked.
+    """
+
+    question: Question
+    runtime: Runtime
+    prompt_empty: float
+    prompt_filled: float
+    generate_empty: float
+    generate_filled: float
+    batch_invariant: bool | None = None
+    batches: tuple[Batch, ...] = ()
+
+    @property
+    def turn_seconds(self) -> float:
+        return TURN_PROMPT_TOKENS * self.prompt_filled + TURN_GENERATED_TOKENS * self.generate_filled
+
+
+class TuningRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything measured at one time. `crashed` says that the measuring ended the process: then there are no rows.
+
+    `busy` is the share of the machine, 0 to 1, that other programs used meanwhile; `attempts` counts how often it was
+    measured because of that.
+    """
+
+    build: str
+    safe_mode: bool
+    usual: Runtime
+    rows: tuple[Row, ...] = ()
+    seconds: float = 0.0
+    busy: float = 0.0
+    attempts: int = 1
+    crashed: bool = False
+    version: int = VERSION
+
+    @property
+    def is_settled(self) -> bool:
+        """False when the machine was too busy to tell, so that the next start had better measure again."""
+        return self.crashed or self.busy < TOO_BUSY or self.attempts >= MOST_ATTEMPTS
+
+
+class Given(Protocol):
+    """What a person set by hand; None is left to the measurements."""
+
+    @property
+    def threads(self) -> int | None: ...
+    @property
+    def threads_batch(self) -> int | None: ...
+    @property
+    def kv_type(self) -> KvType | None: ...
+    @property
+    def flash_attention(self) -> FlashAttention: ...
+    @property
+    def micro_batch(self) -> int | None: ...
+    @property
+    def draft_tokens(self) -> int | None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """How to run the model. `draft_tokens` 0 is no speculation."""
+
+    runtime: Runtime
+    draft_tokens: int = 0
+    batch_invariant: bool | None = None
+
+
+def choose(record: TuningRecord, given: Given) -> Choice:
+    """The best of what was measured, as far as it was not set by hand."""
+    usual = record.usual
+    best = choose_format(record.rows, given)
+    threads = given.threads or best_threads(record.rows, usual)
+    threads_batch = given.threads_batch or given.threads or best_batch_threads(record.rows, usual)
+    runtime = Runtime(
+        threads=threads,
+        threads_batch=threads_batch,
+        kv_type=best.runtime.kv_type if best else given.kv_type or usual.kv_type,
+        flash_attention=best.runtime.flash_attention if best else given.flash_attention,
+        micro_batch=given.micro_batch or best_micro_batch(record.rows, usual),
+    )
+    drafts = draft_tokens(best.batches if best else ()) if given.draft_tokens is None else given.draft_tokens
+    exact = best.batch_invariant if best and _same_threads(best.runtime, runtime) else None
+    return Choice(runtime=runtime, draft_tokens=drafts, batch_invariant=exact)
+
+
+def choose_format(rows: Iterable[Row], given: Given) -> Row | None:
+    """The format of the fastest typical turn; one that is batch-invariant may be up to 5 % slower."""
+    allowed = [row for row in rows if row.question is Question.FORMAT and _permits(given, row.runtime)]
+    if not allowed:
+        return None
+    fastest = min(row.turn_seconds for row in allowed)
+    exact = [row for row in allowed if row.batch_invariant and row.turn_seconds <= fastest * WORTH_EXACTNESS]
+    return min(exact or allowed, key=lambda row: row.turn_seconds)
+
+
+def best_threads(rows: Iterable[Row], usual: Runtime) -> int:
+    """Threads that generate fastest."""
+    seconds = {row.runtime.threads: row.generate_empty for row in rows if row.question is Question.THREADS}
+    return _best(seconds, usual.threads)
+
+
+def best_batch_threads(rows: Iterable[Row], usual: Runtime) -> int:
+    """Threads that read prompts fastest: they compute, where generating waits for memory."""
+    seconds = {row.runtime.threads: row.prompt_empty for row in rows if row.question is Question.THREADS}
+    return _best(seconds, usual.threads_batch)
+
+
+def best_micro_batch(rows: Iterable[Row], usual: Runtime) -> int:
+    seconds = {row.runtime.micro_batch: row.prompt_empty for row in rows if row.question is Question.MICRO_BATCH}
+    return _best(seconds, usual.micro_batch)
+
+
+def draft_tokens(batches: Sequence[Batch]) -> int:
+    """The longest draft whose batch costs less than the tokens in it would one by one, even when half are wrong."""
+    seconds = {batch.tokens: batch.seconds for batch in batches}
+    single = seconds.get(1)
+    if single is None:
+        return 0
+    paying = [tokens for tokens in DRAFT_LENGTHS if seconds.get(tokens + 1, 1e9) < single * (tokens + 2) / 2]
+    return max(paying, default=0)
+
+
+def _permits(given: Given, runtime: Runtime) -> bool:
+    return given.kv_type in (None, runtime.kv_type) and (
+        given.flash_attention in (FlashAttention.AUTO, runtime.flash_attention)
+    )
+
+
+def _same_threads(left: Runtime, right: Runtime) -> bool:
+    """Attention may be split among threads, and then their number is a part of the sum's order."""
+    return (left.threads, left.threads_batch) == (right.threads, right.threads_batch)
+
+
+def _best(seconds: dict[int, float], usual: int) -> int:
+    """The key of the least value; the usual one while it is nearly as good."""
+    if not seconds:
+        return usual
+    best = min(seconds, key=seconds.__getitem__)
+    return usual if seconds.get(usual, 1e9) <= seconds[best] * WORTH_A_CHANGE else best

@@ -1,0 +1,276 @@
+"""Measures how a loaded model runs best, in a few seconds. Runs in a model process and holds the only context there.
+
+A filled context is made cheaply: one piece of text is computed, and its state is restored several times over, each
+copy as a part of the one sequence. What attention costs does not depend on what was said.
+"""
+
+import ctypes
+import gc
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import llama_cpp
+import msgspec
+import numpy as np
+import psutil
+
+from pocketserver.engines.llama.decoder import Decoder, Logits
+from pocketserver.engines.llama.frames import Load
+from pocketserver.engines.llama.model import Model
+from pocketserver.engines.llama.runtime import FlashAttention, KvType, Runtime
+from pocketserver.engines.llama.tuning import (
+    DRAFT_LENGTHS,
+    Batch,
+    Question,
+    Row,
+    TuningRecord,
+    best_batch_threads,
+    best_threads,
+)
+
+FORMATS = (
+    (KvType.F16, FlashAttention.ON),
+    (KvType.BF16, FlashAttention.ON),
+    (KvType.Q8_0, FlashAttention.ON),
+    (KvType.F16, FlashAttention.OFF),
+)
+MICRO_BATCHES = (64, 128, 256, 512)
+BUDGET_SECONDS = 8.0
+"""A row that would last longer, judged by the one before, is not begun. The default model needs less on two quiet cores, a large one has fewer rows."""
+
+_PIECE_TOKENS = 64  # of the text that is computed for each row
+_COPIES = 11  # and so often it is there once more when the context is filled: 768 tokens
+_SINGLES = 8
+_SMALLEST_PIECE = 16
+_PIECE_SECONDS = 0.6
+_CONTEXT = 1024
+
+Report = Callable[[float, Row], None]
+
+
+def measure(model: Model, load: Load, usual: Runtime, logical_cores: int, report: Report) -> TuningRecord:
+    """Measure threads, then formats, then micro-batches with the best of those, while time is left."""
+    return _Measuring(model, load, usual, report).run(logical_cores)
+
+
+class _Measuring:
+    def __init__(self, model: Model, load: Load, usual: Runtime, report: Report) -> None:
+        self._model = model
+        self._load = msgspec.structs.replace(load, context_size=min(_CONTEXT, load.context_size))
+        self._usual = usual
+        self._report = report
+        self._started = time.perf_counter()
+        self._others = OtherPrograms()
+        self._rows: list[Row] = []
+        self._last_row_seconds = 0.0
+        self._last_row_ended = 0.0
+        self._piece = _PIECE_TOKENS
+        self._copies = min(_COPIES, self._load.context_size // _PIECE_TOKENS - 2)
+
+    def run(self, logical_cores: int) -> TuningRecord:
+        counts = thread_counts(self._usual.threads, logical_cores)
+        for threads in counts if len(counts) > 1 else []:
+            self._measure_threads(threads)
+        quick = self._quickest_threads()
+        for kv_type, flash_attention in FORMATS:
+            self._measure_format(msgspec.structs.replace(quick, kv_type=kv_type, flash_attention=flash_attention))
+        best = self._best_format(quick)
+        self._measure_micro_batches(best)
+        return TuningRecord(
+            build="",
+            safe_mode=not self._load.extra_buffers,
+            usual=self._usual,
+            rows=tuple(self._rows),
+            seconds=self._elapsed,
+            busy=self._others.share(),
+        )
+
+    @property
+    def _elapsed(self) -> float:
+        return time.perf_counter() - self._started
+
+    @property
+    def _time_is_left(self) -> bool:
+        return self._elapsed + self._last_row_seconds < BUDGET_SECONDS
+
+    def _add(self, row: Row) -> None:
+        self._rows.append(row)
+        now = self._elapsed
+        self._last_row_seconds, self._last_row_ended = now - self._last_row_ended, now
+        self._report(min(0.99, now / BUDGET_SECONDS), row)
+
+    def _measure_threads(self, threads: int) -> None:
+        """Costs without a filled context, which changes how long attention takes but not which count is best."""
+        if self._rows and not self._time_is_left:
+            return
+        runtime = msgspec.structs.replace(self._usual, threads=threads, threads_batch=threads)
+        with self._context(runtime) as decoder:
+            self._fit_piece(decoder)
+            prompt, generate = self._prompt_seconds(decoder), self._single_seconds(decoder)
+        self._add(_row(Question.THREADS, runtime, prompt, generate))
+
+    def _fit_piece(self, decoder: Decoder) -> None:
+        """Shorten the text where the model is slow, by the time of a first short batch."""
+        seconds = _timed(decoder.decode, self._text(_SMALLEST_PIECE)) / _SMALLEST_PIECE
+        fitting = int(_PIECE_SECONDS / max(seconds, 1e-6)) // _SMALLEST_PIECE * _SMALLEST_PIECE
+        self._piece = max(_SMALLEST_PIECE, min(self._piece, fitting))
+        decoder.clear()
+
+    def _quickest_threads(self) -> Runtime:
+        if not self._rows:
+            return self._usual
+        return msgspec.structs.replace(
+            self._usual,
+            threads=best_threads(self._rows, self._usual),
+            threads_batch=best_batch_threads(self._rows, self._usual),
+        )
+
+    def _measure_format(self, runtime: Runtime) -> None:
+        if any(row.question is Question.FORMAT for row in self._rows) and not self._time_is_left:
+            return
+        with self._context(runtime) as decoder:
+            prompt_empty = self._prompt_seconds(decoder)
+            whole = decoder.logits().copy()
+            same, generate_empty = self._split(decoder, whole)
+            self._fill(decoder)
+            same_filled, batches = self._filled_batches(decoder)
+            prompt_filled = self._prompt_seconds(decoder)
+        row = Row(
+            question=Question.FORMAT,
+            runtime=runtime,
+            prompt_empty=prompt_empty,
+            prompt_filled=prompt_filled,
+            generate_empty=generate_empty,
+            generate_filled=batches[0].seconds,
+            batch_invariant=same and same_filled,
+            batches=batches,
+        )
+        self._add(row)
+
+    def _split(self, decoder: Decoder, whole: Logits) -> tuple[bool, float]:
+        """Decode the same text in other batches, its end one by one: are the last logits the same, and how fast?"""
+        decoder.clear()
+        text = self._text(self._piece)
+        singles = min(_SINGLES, self._piece // 2)
+        first = max(1, (self._piece - singles) * 2 // 3) | 1
+        decoder.decode(text[:first])
+        decoder.decode(text[first : self._piece - singles])
+        times = [_timed(decoder.decode, [token]) for token in text[-singles:]]
+        return bool(np.array_equal(whole, decoder.logits())), _typical(times)
+
+    def _filled_batches(self, decoder: Decoder) -> tuple[bool, tuple[Batch, ...]]:
+        """Some tokens behind a filled context, one by one and in batches: the same logits, and how fast?"""
+        depth, text = len(decoder.tokens), self._text(DRAFT_LENGTHS[-1] + 1)
+        times: list[float] = []
+        alone: list[Logits] = []
+        for token in text[:_SINGLES]:
+            times.append(_timed(decoder.decode, [token]))
+            alone.append(decoder.logits().copy())
+        batches = [Batch(tokens=1, seconds=_typical(times))]
+        same = True
+        for length in DRAFT_LENGTHS:
+            if not decoder.truncate(depth):
+                return False, tuple(batches)
+            seconds = _timed(decoder.decode, text[: length + 1], all_logits=True)
+            batches.append(Batch(tokens=length + 1, seconds=seconds))
+            same = same and all(np.array_equal(row, decoder.logits(index)) for index, row in enumerate(alone))
+        decoder.truncate(depth)
+        return same, tuple(batches)
+
+    def _best_format(self, quick: Runtime) -> Runtime:
+        rows = [row for row in self._rows if row.question is Question.FORMAT]
+        return min(rows, key=lambda row: row.turn_seconds).runtime if rows else quick
+
+    def _measure_micro_batches(self, runtime: Runtime) -> None:
+        sizes = [size for size in MICRO_BATCHES if size + _SMALLEST_PIECE < self._load.context_size]
+        for size in sizes if self._model.gpu_layers == 0 else [64, 128, 256]:
+            if not self._time_is_left:
+                return
+            candidate = msgspec.structs.replace(runtime, micro_batch=size)
+            with self._context(candidate) as decoder:
+                seconds = _timed(decoder.decode, self._text(size)) / size
+            self._add(_row(Question.MICRO_BATCH, candidate, seconds, 0.0))
+
+    def _prompt_seconds(self, decoder: Decoder) -> float:
+        return _timed(decoder.decode, self._text(self._piece)) / self._piece
+
+    def _single_seconds(self, decoder: Decoder) -> float:
+        return _typical([_timed(decoder.decode, [token]) for token in self._text(_SINGLES)])
+
+    def _fill(self, decoder: Decoder) -> None:
+        """Put copies of the text in the context behind itself; leaves it as it is where that cannot be done."""
+        copies = 0 if _remembers_otherwise(self._model) else self._copies
+        size = llama_cpp.llama_state_seq_get_size(decoder.pointer, 0)
+        buffer = (ctypes.c_uint8 * size)()
+        size = llama_cpp.llama_state_seq_get_data(decoder.pointer, buffer, size, 0)
+        memory = llama_cpp.llama_get_memory(decoder.pointer)
+        for sequence in range(1, copies + 1):
+            if llama_cpp.llama_state_seq_set_data(decoder.pointer, buffer, size, sequence) == 0:
+                return
+            llama_cpp.llama_memory_seq_cp(memory, sequence, 0, -1, -1)
+
+    def _text(self, count: int) -> list[int]:
+        """Tokens from all over the vocabulary: the worst case for caches, and never the end of anything."""
+        return [(index * 7919 + 101) % self._model.vocabulary.size for index in range(count)]
+
+    @contextmanager
+    def _context(self, runtime: Runtime) -> Iterator[Decoder]:
+        decoder = Decoder(self._model, self._load, runtime, sequences=self._copies + 1)
+        try:
+            decoder.decode(self._text(2))  # buffers are allocated by the first decode
+            decoder.clear()
+            yield decoder
+        finally:
+            decoder.close()
+            gc.collect()
+
+
+def thread_counts(physical: int, logical: int) -> list[int]:
+    """Counts to try: one for each core, one for each of its threads, and one core fewer for all the rest to run on."""
+    return sorted({max(1, physical - 1), physical, logical})
+
+
+def _remembers_otherwise(model: Model) -> bool:
+    """Recurrent models keep one state however long the text is: depth costs nothing, and copies mean nothing."""
+    return bool(llama_cpp.llama_model_is_recurrent(model.pointer) or llama_cpp.llama_model_is_hybrid(model.pointer))
+
+
+def _row(question: Question, runtime: Runtime, prompt: float, generate: float) -> Row:
+    return Row(
+        question=question,
+        runtime=runtime,
+        prompt_empty=prompt,
+        prompt_filled=prompt,
+        generate_empty=generate,
+        generate_filled=generate,
+    )
+
+
+def _timed(decode: Callable[..., None], tokens: Sequence[int], *, all_logits: bool = False) -> float:
+    started = time.perf_counter()
+    decode(tokens, all_logits=all_logits)
+    return time.perf_counter() - started
+
+
+def _typical(times: Sequence[float]) -> float:
+    """The lower quartile: what else runs on the machine makes single tokens slower, never faster."""
+    return sorted(times)[len(times) // 4]
+
+
+class OtherPrograms:
+    """How much of the machine other programs use from now on."""
+
+    def __init__(self) -> None:
+        self._process = psutil.Process()
+        self._started = time.perf_counter()
+        self._before = self._seconds()
+
+    def share(self) -> float:
+        """From 0 to 1; 1 is every core."""
+        elapsed = (time.perf_counter() - self._started) * (psutil.cpu_count() or 1)
+        return min(1.0, max(0.0, (self._seconds() - self._before) / elapsed))
+
+    def _seconds(self) -> float:
+        every, own = psutil.cpu_times(), self._process.cpu_times()
+        return float(every.user + every.system + getattr(every, "nice", 0.0) - own.user - own.system)
