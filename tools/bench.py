@@ -64,7 +64,7 @@ def main() -> None:
     arguments = _arguments()
     try:
         comparisons, about = asyncio.run(_run(arguments))
-    except StartupError as error:
+    except (StartupError, UnmeasurableError) as error:
         print(f"bench: {error}", file=sys.stderr)
         sys.exit(1)
     document = {**about, "comparisons": [comparison.document() for comparison in comparisons]}
@@ -121,7 +121,7 @@ async def _settled(figure: Figure, measuring: Awaitable[Comparison]) -> Comparis
     """A process that ends by itself costs its own figure, not the others."""
     try:
         return await measuring
-    except StartupError as error:
+    except (StartupError, UnmeasurableError) as error:
         return Comparison(ours=Result(figure=figure, problem=str(error)), theirs=Result(figure=figure))
 
 

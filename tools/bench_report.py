@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from bench_quiet import DISTURBED_SHARE
 
 from pocketserver.bench.measures import Better
 from pocketserver.bench.results import Result, as_document, number
@@ -57,6 +58,11 @@ class Comparison:
         return AIMS.get(self.ours.figure.name)
 
     @property
+    def others_share(self) -> float:
+        """The larger of both sides' medians."""
+        return max(result.details().get("others_share", 0.0) for result in (self.ours, self.theirs))
+
+    @property
     def met(self) -> bool | None:
         """None where there is no aim, or nothing to compare."""
         return None if self.aim is None or self.ratio is None else self.aim.met_by(self.ratio)
@@ -94,6 +100,8 @@ def _row(comparison: Comparison, width: int) -> str:
     words += f"  {f'{ratio:.2f}x' if ratio is not None else '-':>7}"
     problem = comparison.ours.problem or comparison.theirs.problem
     verdict = {True: "met", False: "MISSED", None: ""}[comparison.met]
+    if comparison.others_share > DISTURBED_SHARE:
+        verdict += f", but others had {comparison.others_share:.0%} of the machine: run it again"
     aim = f"{comparison.aim} {verdict}" if comparison.aim else ""
     return f"{words}  {aim}{f' ({problem})' if problem else ''}".rstrip()
 
