@@ -6,6 +6,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -60,7 +61,7 @@ def test_a_state_is_read_back_by_another_server_as_it_was_written(tmp_path: Path
 @pytest.mark.parametrize("changed", [{"model": "two"}, {"kv_type": "q8_0"}, {"build": "new"}])
 def test_another_version_sees_nothing_and_removes_nothing(tmp_path: Path, changed: dict[str, str]) -> None:
     stored(disk(tmp_path), 7)
-    assert not disk(tmp_path, **changed).states()
+    assert not DiskCache(tmp_path, PARTS | changed, "tiny", MIB).states()
     assert firsts(disk(tmp_path)) == {7}
 
 
@@ -201,7 +202,7 @@ for first in range(1000, 100000, 200):
 """
     for kill_at in (0.1, 0.4, 0.7, 1.0):
         with subprocess.Popen([sys.executable, "-c", program, str(tmp_path)]) as writer:
-            until(lambda least=int(kill_at * 8 * MIB): unfinished(tmp_path, least))
+            until(partial(unfinished, tmp_path, int(kill_at * 8 * MIB)))
             writer.kill()
         cache = disk(tmp_path)
         for found in cache.states():
