@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pocketserver.chat import GenerationRequest
+from pocketserver.chat import GenerationRequest, ToolMode
 from pocketserver.engines.llama.answer import FormatReply, PlainReply, Reply
 from pocketserver.engines.llama.constraint import Compiler, TokenConstraint
 from pocketserver.engines.llama.format_memory import Examined, examination_key, remembered
@@ -49,12 +49,14 @@ class Dialogue:
         """What reads the reply. `held`: a constraint holds it to the format."""
         if request.prompt is not None:
             return PlainReply(request.stop)
+        calls = may_call(request)
         reader = ReplyReader(
             self._examined.reply_format,
-            tools=request.tools if may_call(request) else (),
+            tools=request.tools if calls else (),
             special_tokens=self._reader_marks,
             opened=prompt.thinking is Thinking.OPENED,
             trusted=held,
+            must_call=held and calls and request.tool_choice.mode is ToolMode.REQUIRED,
             stops=request.stop,
         )
         return FormatReply(reader)

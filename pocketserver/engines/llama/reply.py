@@ -71,7 +71,9 @@ class ReplyReader:
 
     `opened`: the prompt ends inside the thinking marks. `trusted`: the reply is held to a grammar, so arguments are
     passed on as they are written; otherwise a call is given when it is whole, and text that only looked like one is
-    given back as text. `stops` end the answer (look at `stop_sequence` after each feed). `make_id` names calls.
+    given back as text. `must_call`: the grammar leaves no place for text, so that what a cut-off reply ends with is a
+    part of a call and not shown. `stops` end the answer (look at `stop_sequence` after each feed). `make_id` names
+    calls.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class ReplyReader:
         special_tokens: Mapping[str, int] | None = None,
         opened: bool = False,
         trusted: bool = False,
+        must_call: bool = False,
         stops: Sequence[str] = (),
         make_id: Callable[[], str] = new_call_id,
     ) -> None:
@@ -95,6 +98,8 @@ class ReplyReader:
         self._markers = Markers(reply_format, special_tokens or {})
         self._format = (reply_format if tools else replace(reply_format, syntax=None)).mapped(self._markers.literal)
         self._tools = tuple(tools)
+        self._trusted = trusted
+        self._must_call = must_call
         self._stops = tuple(stop for stop in stops if stop)
         self._incoming = Incoming()
         self._out = _Out(self._incoming, frozenset(tool.name for tool in tools), trusted=trusted, make_id=make_id)
@@ -262,7 +267,9 @@ class ReplyReader:
 
     def _after_no_call(self, syntax: ToolSyntax, begin: int) -> None:
         incoming = self._incoming
-        if incoming.at == begin:
+        if self._trusted and incoming.ended:
+            incoming.at = len(incoming.text)  # a call for certain, cut off
+        elif incoming.at == begin:
             mark = str((pieces_of(syntax.opening) or ("{",))[0])
             self._say(incoming.text.find(mark, begin) + len(mark) - begin)
         elif self._out.is_open and incoming.ended:
@@ -271,7 +278,8 @@ class ReplyReader:
     def _say(self, length: int) -> None:
         text = self._incoming.text[self._incoming.at : self._incoming.at + length]
         self._incoming.at += length
-        self._out.text(self._markers.plain(text))
+        if not self._must_call:
+            self._out.text(self._markers.plain(text))
 
 
 class _Out:

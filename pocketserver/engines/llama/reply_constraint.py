@@ -43,6 +43,7 @@ class ReplyConstraints:
         return self._behind(lark, request.constraint)
 
     def _calls(self, request: GenerationRequest, thinking: Thinking) -> TokenConstraint:
+        _check(request.tools)
         must_call = request.tool_choice.mode is ToolMode.REQUIRED
         constraint = None if must_call else request.constraint
         try:
@@ -72,12 +73,25 @@ class ReplyConstraints:
     def _tool_at_fault(self, tools: Sequence[Tool], fault: Exception) -> Refusal:
         """The refusal of the first tool whose schema fails by itself."""
         for number, tool in enumerate(tools):
-            param = f"tools[{number}].function.parameters"
+            param = _place(number)
             try:
                 self._compiler.compile(JsonSchema(schema=closed(object_schema(tool.parameters))), param=param)
             except Refusal as refusal:
                 return refusal
         return _invalid(f"The tools cannot be held to their schemas: {fault}. Use simpler ones.", "tools")
+
+
+def _check(tools: Sequence[Tool]) -> None:
+    """Name a tool whose schema has a keyword that no grammar of ours holds, whichever form its calls take."""
+    for number, tool in enumerate(tools):
+        try:
+            prepared(closed(object_schema(tool.parameters)))
+        except SchemaFault as fault:
+            raise _invalid(str(fault), _place(number)) from fault
+
+
+def _place(number: int) -> str:
+    return f"tools[{number}].function.parameters"
 
 
 def _prepared(schema: dict[str, JsonValue]) -> Mapping[str, JsonValue]:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 
 from pocketserver.chat import JsonValue
+from pocketserver.engines.llama import raw_text
 from pocketserver.engines.llama.tool_syntax import Slot, TaggedForm, ValueStyle
 
 _SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
@@ -149,16 +150,29 @@ class TaggedValues:
         if "enum" in schema:
             words = " | ".join(self._rules.literal(value) or EMPTY for value in schema["enum"])
             return f"({words}) {self._rules.literal(close)}"
-        return self._text_until(close)
+        body = raw_text.terminal(schema, close.strip().split(maxsplit=1)[0])
+        return self._text_until(close) if body is None else self._held_until(body, close)
 
     def _text_until(self, close: str) -> str:
         """Any text, with the mark that closes it."""
         if self._rules.starts_special(close.lstrip()):
             return self._new(rf"/(.|\n)*/ {self._rules.literal(close.lstrip())}")
-        mark = next((end for end in range(1, len(close) + 1) if self._is_whole(close[end:])), len(close))
+        mark = self._plain_length(close)
         name = self._name()
         self._rules.add(f"{name}[suffix={json.dumps(close[:mark], ensure_ascii=False)}]", r"/(.|\n)*/")
         return f"{name} {self._rules.literal(close[mark:])}"
+
+    def _held_until(self, body: str, close: str) -> str:
+        """The same with text that a terminal describes: one with its mark, since terminals take all that they can."""
+        if self._rules.starts_special(close.lstrip()):
+            name = self._rules.add(self._name().upper(), rf"({body}) /\n?/")
+            return f"{name} {self._rules.literal(close.lstrip())}"
+        mark = self._plain_length(close)
+        name = self._rules.add(self._name().upper(), f"({body}) {json.dumps(close[:mark], ensure_ascii=False)}")
+        return f"{name} {self._rules.literal(close[mark:])}"
+
+    def _plain_length(self, close: str) -> int:
+        return next((end for end in range(1, len(close) + 1) if self._is_whole(close[end:])), len(close))
 
     def _is_whole(self, rest: str) -> bool:
         """True where plain text ends: at the end of the mark, or before a special token in it."""

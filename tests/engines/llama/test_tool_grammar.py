@@ -171,3 +171,36 @@ def test_each_family_holds_to_a_list_of_words(family: str) -> None:
 def test_a_reply_without_calls_has_no_grammar() -> None:
     with pytest.raises(ValueError, match="needs no grammar"):
         tool_grammar(HERMES, TOOLS, ToolChoice(mode=ToolMode.NONE), TEXT.special.get)
+
+
+@pytest.mark.parametrize(
+    ("schema", "taken", "refused"),
+    [
+        ({"type": "string", "pattern": "^[A-Z]{3}$"}, ["ABC"], ["ABCD", "abc", ""]),
+        ({"type": "string", "pattern": "b"}, ["b", "abc", "a/b"], ["ac", ""]),
+        ({"type": "string", "pattern": "^a|b$"}, ["ax", "xb"], ["xx"]),
+        ({"type": "string", "pattern": "^a/b"}, ["a/b", "a/bc"], ["xa/b"]),
+        ({"type": "string", "minLength": 2, "maxLength": 3}, ["ab", "a\nc"], ["a", "abcd"]),
+        ({"type": "string", "minLength": 2, "pattern": "^a+$"}, ["aa"], ["a", "ab"]),
+        ({"type": "string", "format": "date"}, ["2024-12-24"], ["2024-13-24", "today"]),
+        ({"type": "string", "format": "uuid"}, ["01234567-89ab-cdef-0123-456789abcdef"], ["0123"]),
+        ({"type": "string", "format": "email"}, ["a.b@c.de"], ["a@b", "a b@c.de"]),
+        ({"type": "string", "format": "uri"}, ["https://a.b/c?d=e"], ["a.b"]),
+    ],
+)
+def test_text_without_quotes_is_held_to_its_schema(schema: JsonValue, taken: list[str], refused: list[str]) -> None:
+    described = derive_reply_format(
+        ChatTemplate(FAMILIES["tagged arguments"].source), special_tokens=(), end_tokens=END_TOKENS
+    )
+    parameters = {"type": "object", "properties": {"city": schema}, "required": ["city"]}
+    tools = (Tool(name="get_weather", parameters=parameters),)
+
+    def written(value: str) -> str:
+        return (
+            f"<tool_call>\n<function=get_weather>\n<parameter=city>\n{value}\n</parameter>\n</function>\n</tool_call>"
+        )
+
+    for value in taken:
+        assert takes(TEXT, written(value), REQUIRED, tools=tools, described=described), value
+    for value in refused:
+        assert not takes(TEXT, written(value), REQUIRED, tools=tools, described=described), value
