@@ -126,6 +126,8 @@ def _llama(settings: Settings, model: InstalledModel | None) -> Engine:
             kv_type=None if settings.kv_type == "auto" else KvType(settings.kv_type),
             flash_attention=FlashAttention(settings.flash_attention),
             micro_batch=settings.micro_batch,
+            draft_tokens=0 if settings.speculation == "off" else None,
+            tuning=settings.tuning == "auto",
             gpu_layers=settings.gpu_layers,
             chat_template=template,
             reasoning_budget=settings.reasoning_budget,

@@ -118,6 +118,7 @@ class GenerationRequest(_Value, frozen=True, kw_only=True):
     `template_arguments` are extra variables for the chat template; without `reasoning_effort` the model decides, and
     `none` switches thinking off. `reasoning_budget` is the most tokens that the model may think; then it must answer.
     `prompt` is raw text without a template (completions); exactly one of `messages` and `prompt` is given.
+    `whole` says that nobody reads the answer before its end, so that an engine may say much in one event.
     """
 
     id: str
@@ -134,6 +135,7 @@ class GenerationRequest(_Value, frozen=True, kw_only=True):
     reasoning_effort: str | None = None
     reasoning_budget: int | None = None
     template_arguments: Mapping[str, JsonValue] = msgspec.field(default_factory=dict)
+    whole: bool = False
 
 
 class FinishReason(StrEnum):
@@ -236,7 +238,9 @@ class EngineStatus(_Value, frozen=True, kw_only=True):
 
     `load_progress` runs from 0 to 1 while loading. `metal` is true only when Apple's GPU is in use; `gpu_layers` counts
     the layers that are really offloaded. `safe_mode` means the model process runs without repacked weights because it
-    crashed with them. `problem` is why no model is loaded, as a sentence. `resident_bytes` includes the model process.
+    crashed with them. `tuning_progress` runs from 0 to 1 while an engine measures how a model runs best; `runtime` is
+    how it runs, for people to read. `problem` is why no model is loaded, as a sentence. `resident_bytes` includes the
+    model process.
     """
 
     state: EngineState
@@ -249,6 +253,8 @@ class EngineStatus(_Value, frozen=True, kw_only=True):
     supports_tools: bool = False
     problem: str | None = None
     problem_code: str | None = None
+    tuning_progress: float | None = None
+    runtime: str | None = None
     worker_pid: int | None = None
     worker_restarts: int = 0
     device: Mapping[str, JsonValue] | None = None

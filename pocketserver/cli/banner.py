@@ -74,6 +74,8 @@ async def follow_loading(server: Server) -> None:
         if done != shown:
             progress("Loading the model ", min(done, 0.99))
             shown = done
+        if status.tuning_progress is not None:
+            progress("Measuring, once   ", min(status.tuning_progress, 0.99))
         await asyncio.sleep(_POLL_SECONDS)
     if status.state is EngineState.READY:
         if shown >= 0:

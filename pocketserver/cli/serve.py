@@ -20,6 +20,7 @@ def serve(
     threads: Annotated[int | None, Option(help="Threads for generation.")] = None,
     kv_type: Annotated[str | None, Option(help="The cache's number format: auto, f16, bf16 or q8_0.")] = None,
     flash_attention: Annotated[str | None, Option(help="auto, on or off.")] = None,
+    tuning: Annotated[str | None, Option(help="auto (measure once how the model runs best), or off.")] = None,
     chat_template: Annotated[str | None, Option(help="A Jinja file in place of the model's own template.")] = None,
     reasoning_budget: Annotated[int | None, Option(help="The most tokens a model may think.")] = None,
     host: Annotated[str | None, Option(help="The address to listen on; 0.0.0.0 is every one.")] = None,

@@ -66,6 +66,7 @@ def pocketllm_health(view: DeviceView, *, authenticated: bool) -> dict[str, Any]
             "waiting": view.lane.waiting,
             "safe_mode": status.safe_mode,
             "gpu_layers": status.gpu_layers,
+            "runtime": status.runtime,
             "load_progress": _rounded(status.load_progress),
             "problem": status.problem,
         }

@@ -7,6 +7,7 @@ import msgspec
 
 from pocketserver.chat import Event, GenerationRequest
 from pocketserver.engines.llama.runtime import FlashAttention, KvType, Runtime
+from pocketserver.engines.llama.tuning import TuningRecord
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024  # a request body is a few MiB; scores of a long answer are the largest thing sent
 LENGTH_BYTES = 4
@@ -42,7 +43,7 @@ class Load(_Frame, frozen=True, kw_only=True, tag="load"):
     """Load a model. `gpu_layers` -1 means all. `template` replaces the model's own chat template.
 
     `extra_buffers` lets llama.cpp repack weights (design, safe mode). `threads` None is one for each physical core,
-    `threads_batch` (for prompts) None is the same as `threads`.
+    `threads_batch` (for prompts) None is the same as `threads`. `draft_tokens` 0 is no speculation.
     `abort_in_probe_with_extra_buffers` is for tests: it makes the probe end the process as a bad CPU would.
     """
 
@@ -55,10 +56,17 @@ class Load(_Frame, frozen=True, kw_only=True, tag="load"):
     gpu_layers: int = -1
     extra_buffers: bool = True
     micro_batch: int = 256
+    draft_tokens: int = 0
     template: str | None = None
     state_folder: str | None = None
     cache: Caching = Caching()
     abort_in_probe_with_extra_buffers: bool = False
+
+
+class Tune(_Frame, frozen=True, kw_only=True, tag="tune"):
+    """Load a model only to measure it."""
+
+    load: Load
 
 
 class Generate(_Frame, frozen=True, kw_only=True, tag="generate"):
@@ -80,7 +88,7 @@ class Close(_Frame, frozen=True, kw_only=True, tag="close"):
     """Bring what is worth keeping to the disk, and end. A running answer is cancelled."""
 
 
-ToWorker: TypeAlias = Load | Generate | Count | Cancel | Close
+ToWorker: TypeAlias = Load | Tune | Generate | Count | Cancel | Close
 
 
 class Hello(_Frame, frozen=True, kw_only=True, tag="hello"):
@@ -105,10 +113,21 @@ class Probing(_Frame, frozen=True, kw_only=True, tag="probing"):
     """The weights are there and the first decode begins, in which a processor that lies about itself crashes."""
 
 
+class Measured(_Frame, frozen=True, kw_only=True, tag="measured"):
+    """Measuring has begun or has come so far."""
+
+    fraction: float
+
+
+class Tuned(_Frame, frozen=True, kw_only=True, tag="tuned"):
+    record: TuningRecord
+
+
 class Loaded(_Frame, frozen=True, kw_only=True, tag="loaded"):
     context_size: int
     gpu_layers: int
     runtime: Runtime
+    draft_tokens: int = 0
     supports_tools: bool
     template_problem: str | None = None
     seconds: float
@@ -176,6 +195,8 @@ FromWorker: TypeAlias = (
     | LoadProgress
     | Examining
     | Probing
+    | Measured
+    | Tuned
     | Loaded
     | LoadFailed
     | Preparing

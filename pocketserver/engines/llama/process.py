@@ -31,9 +31,10 @@ from pocketserver.engines.llama.frames import (
 )
 from pocketserver.engines.llama.link import WorkerLink
 from pocketserver.engines.llama.supervisor import LlamaOptions, Phase, Supervisor
+from pocketserver.engines.llama.tuning import Choice, TuningRecord, choose
 from pocketserver.errors import Code, Refusal, StartupError
 
-__all__ = ["LlamaEngine", "LlamaOptions"]
+__all__ = ["LlamaEngine", "LlamaOptions", "Tuned"]
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +83,16 @@ class _Answer:
         self.ended.set()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuned:
+    """Measurements, the choice made from them, and the llama.cpp that they are of."""
+
+    record: TuningRecord
+    choice: Choice
+    version: str
+    build: str
+
+
 class LlamaEngine:
     """Serves one GGUF model from a process of its own. Implements `engines.engine.Engine`."""
 
@@ -112,12 +123,23 @@ class LlamaEngine:
             metal=bool(worker and worker.hello.metal and gpu_layers > 0),
             gpu_layers=gpu_layers,
             safe_mode=bool(worker and worker.safe_mode),
+            tuning_progress=supervisor.tuning_progress,
+            runtime=str(worker.loaded.runtime) if worker else None,
             supports_tools=bool(worker and worker.loaded.supports_tools),
             problem=supervisor.problem.message if supervisor.problem else None,
             problem_code=supervisor.problem.code if supervisor.problem else None,
             worker_pid=worker.link.pid if worker else None,
             worker_restarts=supervisor.restarts,
         )
+
+    @property
+    def tuned(self) -> Tuned | None:
+        """What was measured and what follows, once the model is loaded with `tuning`."""
+        supervisor, worker = self._supervisor, self._supervisor.worker
+        if supervisor.tuned is None or worker is None:
+            return None
+        choice = choose(supervisor.tuned, self._options)
+        return Tuned(record=supervisor.tuned, choice=choice, version=worker.hello.version, build=worker.hello.build)
 
     def models(self) -> Sequence[ModelInfo]:
         """The model that this engine serves, once its file has been read."""

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+import msgspec
+
 from pocketserver.engines.llama.frames import (
     CLOSE_SECONDS,
     Accepted,
@@ -27,6 +29,8 @@ from pocketserver.engines.llama.link import WorkerLink, how_it_ended
 from pocketserver.engines.llama.memory import choose_context
 from pocketserver.engines.llama.runtime import FlashAttention, KvType, check
 from pocketserver.engines.llama.safe_mode import SafeModeMemory, combination
+from pocketserver.engines.llama.tuner import Tuner, with_choice
+from pocketserver.engines.llama.tuning import TuningRecord, choose
 from pocketserver.errors import Code, Refusal, StartupError
 from pocketserver.models.gguf import BadModelFile, GgufMetadata, read_metadata
 
@@ -58,6 +62,8 @@ class LlamaOptions:
     `cache_memory_bytes` and `cache_disk_bytes` bound what is kept of other conversations, 0 keeps nothing there; after
     `cache_rest_seconds` without a request the running one goes to the disk.
     A model that has served and cannot be loaded again is tried anew every `retry_seconds`.
+    `tuning` measures what was not set by hand, once for each machine; without it llama.cpp's own values hold, and no
+    speculation is tried unless `draft_tokens` says so. `tune_again` measures although that was done before.
     `cancel_seconds` is how long a cancelled worker may take to come back before it is replaced. `prepare_seconds`
     bounds rendering, and compiling a constraint. `reasoning_budget` is the most tokens a model thinks where the request
     says nothing. `abort_in_probe_with_extra_buffers` is for tests of safe mode.
@@ -72,6 +78,9 @@ class LlamaOptions:
     kv_type: KvType | None = None
     flash_attention: FlashAttention = FlashAttention.AUTO
     micro_batch: int | None = None
+    draft_tokens: int | None = None
+    tuning: bool = False
+    tune_again: bool = False
     gpu_layers: int | str = "auto"
     chat_template: Path | None = None
     reasoning_budget: int | None = None
@@ -125,6 +134,8 @@ class Supervisor:
         self.worker: Worker | None = None
         self.metadata: GgufMetadata | None = None
         self.progress = 0.0
+        self.tuning_progress: float | None = None
+        self.tuned: TuningRecord | None = None
         self.restarts = 0
         self.problem: Refusal | None = None
 
@@ -275,6 +286,7 @@ class Supervisor:
             flash_attention=options.flash_attention,
             gpu_layers=options.gpu_layers if isinstance(options.gpu_layers, int) else -1,
             micro_batch=micro_batch,
+            draft_tokens=options.draft_tokens or 0,
             template=_read_template(options.chat_template),
             state_folder=str(options.state_folder),
             cache=Caching(
@@ -290,18 +302,57 @@ class Supervisor:
 
     async def _attempt(self, load: Load) -> Worker | None:
         """Start a process and load. None: it crashed in the probe, and that is remembered. Raises Refusal."""
-        link = self._link = await WorkerLink.start()
-        hello = await self._hello(link)
+        link, hello = await self._started()
         size = self.metadata.size_bytes if self.metadata else 0
         key = await asyncio.to_thread(combination, self._options.path, size, f"{hello.version}\n{hello.build}")
         safe = await asyncio.to_thread(self._memory.holds, key)
-        link.send(Load(**{name: getattr(load, name) for name in load.__struct_fields__} | {"extra_buffers": not safe}))
+        load = msgspec.structs.replace(load, extra_buffers=not safe)
+        if self._options.tuning:
+            record, probing = await self._record(link, hello, load, f"{key} {safe}")
+            if record is None:
+                await self._crashed(link, key, probing=probing, safe=safe)
+                return None
+            self.tuned = record
+            load = load if record.crashed else with_choice(load, choose(record, self._options))
+            assert self._link is not None
+            link = self._link
+        link.send(load)
         loaded, probing = await self._until_loaded(link)
         if loaded is not None:
             self._report(hello, loaded, safe)
             return Worker(link, hello, loaded, safe)
         await self._crashed(link, key, probing=probing, safe=safe)
         return None
+
+    async def _started(self) -> tuple[WorkerLink, Hello]:
+        link = self._link = await WorkerLink.start()
+        return link, await self._hello(link)
+
+    async def _record(
+        self, link: WorkerLink, hello: Hello, load: Load, machine: str
+    ) -> tuple[TuningRecord | None, bool]:
+        """What is known of this model on this machine, measured first where nothing is; then another process is there.
+
+        None: the process ended before it measured; the flag tells whether that was in its first decode.
+        """
+        tuner = Tuner(self._options.state_folder, tuple(map(Path, load.cache.model_parts)), self._show_tuning)
+        key = await tuner.key(machine)
+        record = await tuner.known(key)
+        if self._options.tune_again and self.tuned is None:
+            record = None
+        if record is not None and record.is_settled:
+            return record, False
+        try:
+            record, probing = await tuner.measure(link, load, hello, key, record)
+        finally:
+            self.tuning_progress = None
+        if record is not None:
+            await link.close()
+            await self._started()
+        return record, probing
+
+    def _show_tuning(self, fraction: float) -> None:
+        self.tuning_progress = fraction
 
     async def _hello(self, link: WorkerLink) -> Hello:
         try:

@@ -15,10 +15,12 @@ import msgspec
 import numpy as np
 import psutil
 
-from pocketserver.engines.llama.decoder import Decoder, Logits
-from pocketserver.engines.llama.frames import Load
+from pocketserver.engines.llama import native
+from pocketserver.engines.llama.decoder import Decoder, Logits, crash, probe
+from pocketserver.engines.llama.frames import FromWorker, Load, LoadProgress, Measured, Probing, Tuned
 from pocketserver.engines.llama.model import Model
 from pocketserver.engines.llama.runtime import FlashAttention, KvType, Runtime
+from pocketserver.engines.llama.session import runtime_of
 from pocketserver.engines.llama.tuning import (
     DRAFT_LENGTHS,
     Batch,
@@ -37,7 +39,7 @@ FORMATS = (
 )
 MICRO_BATCHES = (64, 128, 256, 512)
 BUDGET_SECONDS = 8.0
-"""A row that would last longer, judged by the one before, is not begun. The default model needs less on two quiet cores, a large one has fewer rows."""
+"""A row that would last longer, judged by the one before, is not begun: a large model has fewer rows."""
 
 _PIECE_TOKENS = 64  # of the text that is computed for each row
 _COPIES = 11  # and so often it is there once more when the context is filled: 768 tokens
@@ -52,6 +54,22 @@ Report = Callable[[float, Row], None]
 def measure(model: Model, load: Load, usual: Runtime, logical_cores: int, report: Report) -> TuningRecord:
     """Measure threads, then formats, then micro-batches with the best of those, while time is left."""
     return _Measuring(model, load, usual, report).run(logical_cores)
+
+
+def tune(load: Load, send: Callable[[FromWorker], None]) -> None:
+    """Load a model, see that it runs, and measure it, in frames. Raises Refusal."""
+    model = Model(load, native.progress_callback(lambda fraction: send(LoadProgress(fraction=fraction))))
+    usual = runtime_of(Load(path=load.path, context_size=load.context_size))
+    send(Probing())
+    if load.abort_in_probe_with_extra_buffers and load.extra_buffers:
+        crash()
+    decoder = Decoder(model, load, usual)
+    probe(decoder, model.vocabulary.size)
+    decoder.close()
+    send(Measured(fraction=0.0))
+    logical_cores = psutil.cpu_count() or usual.threads
+    record = measure(model, load, usual, logical_cores, lambda fraction, _row: send(Measured(fraction=fraction)))
+    send(Tuned(record=record))
 
 
 class _Measuring:
@@ -143,7 +161,7 @@ class _Measuring:
             prompt_filled=prompt_filled,
             generate_empty=generate_empty,
             generate_filled=batches[0].seconds,
-            batch_invariant=same and same_filled,
+            batch_invariant=same and same_filled if self._piece == _PIECE_TOKENS else None,  # too short to tell
             batches=batches,
         )
         self._add(row)

@@ -23,6 +23,7 @@ from pocketserver.engines.llama.frames import (
     LoadFailed,
     Refused,
     ToWorker,
+    Tune,
 )
 from pocketserver.engines.llama.pipes import Pipes, die_with_parent, share_the_processor, take_pipes
 from pocketserver.errors import Code, Refusal
@@ -39,7 +40,7 @@ class Worker:
 
     def __init__(self, pipes: Pipes) -> None:
         self._pipes = pipes
-        self._loads: queue.SimpleQueue[Load] = queue.SimpleQueue()
+        self._loads: queue.SimpleQueue[Load | Tune] = queue.SimpleQueue()
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         """None stands for the end."""
         self._counts: queue.Queue[Count] = queue.Queue(_WAITING_COUNTS)
@@ -76,7 +77,7 @@ class Worker:
 
     def _dispatch(self, frame: ToWorker) -> None:
         match frame:
-            case Load():
+            case Load() | Tune():
                 self._loads.put(frame)
             case Generate(request=request):
                 from pocketserver.engines.llama.session import Job
@@ -95,11 +96,15 @@ class Worker:
             case _:
                 assert_never(frame)
 
-    def _load(self, load: Load) -> "Session | None":
+    def _load(self, load: Load | Tune) -> "Session | None":
+        """Load and return a session; after measuring there is none."""
         from pocketserver.engines.llama.session import Session
+        from pocketserver.engines.llama.tuning_measures import tune
 
         try:
-            return Session(load, self._pipes.send)
+            if isinstance(load, Load):
+                return Session(load, self._pipes.send)
+            tune(load.load, self._pipes.send)
         except Refusal as refusal:
             self._pipes.send(LoadFailed(code=refusal.code, message=refusal.message))
         except Exception:  # noqa: BLE001 - the top of this process's work
