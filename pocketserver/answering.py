@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
@@ -26,8 +27,7 @@ class ErrorShape(Protocol):
     def response(self, refusal: Refusal) -> web.Response: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
+class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     """One finished request, for the log and the metrics. `route` is the template, `error` the code, if any."""
 
     route: str | None

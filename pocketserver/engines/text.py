@@ -3,6 +3,8 @@
 import codecs
 from collections.abc import Sequence
 
+_Utf8Decoder = codecs.getincrementaldecoder("utf-8")
+
 
 class TextAssembler:
     """Turns bytes into text that may be shown.
@@ -15,7 +17,7 @@ class TextAssembler:
 
     def __init__(self, stop: Sequence[str] = ()) -> None:
         self._stop = tuple(text for text in stop if text)
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._decoder = _Utf8Decoder(errors="replace")
         self._held = ""
         self.stop_sequence: str | None = None
         """The stop string that ended the text, or None."""

@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
 
 from pocketserver.chat import EngineState, GenerationRequest
 from pocketserver.engines.engine import Engine, EventStream, cancelled_by_owner, stalled
@@ -22,7 +24,6 @@ class Running:
     stream: EventStream | None = None
     scope: asyncio.Timeout | None = None
     refusal: Refusal | None = None
-    watch: asyncio.TimerHandle | None = None
 
     def end(self, refusal: Refusal) -> None:
         """End it for a reason other than its client's leaving, whether the engine has accepted it yet or not."""
@@ -34,23 +35,70 @@ class Running:
 
 
 class Turn:
-    """The model in one client's hands. Whoever ends an answer from outside ends the turn: no other is begun."""
+    """The model in one client's hands, for answers one after another until the block is left.
+
+    Whoever ends an answer from outside ends the turn: no other is begun. A class, as `Generation` is, because short
+    answers pay for every generator.
+    """
 
     def __init__(self, door: "Door", owner: str | None) -> None:
         self._door = door
-        self._owner = owner
-        self._refusal: Refusal | None = None
+        self.owner = owner
+        self.refusal: Refusal | None = None
 
-    @asynccontextmanager
-    async def open(self, request: GenerationRequest) -> AsyncIterator[EventStream]:
+    async def __aenter__(self) -> Self:
+        await self._door.enter()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._door.leave()
+
+    def open(self, request: GenerationRequest) -> "Generation":
         """Let the engine accept, hand out the events. One at a time."""
-        if self._refusal is not None:
-            raise self._refusal
-        async with self._door._running(request, self._owner) as (stream, running):  # noqa: SLF001 - its door's hand
-            try:
-                yield stream
-            finally:
-                self._refusal = running.refusal
+        return Generation(self._door, self, request)
+
+
+class Generation:
+    """One answer, from the engine's accepting to its end."""
+
+    def __init__(self, door: "Door", turn: Turn, request: GenerationRequest) -> None:
+        self._door = door
+        self._turn = turn
+        self._running = Running(request_id=request.id, owner=turn.owner, started=time.monotonic())
+        self._context = door.engine.generate(request)
+
+    async def __aenter__(self) -> EventStream:
+        if self._turn.refusal is not None:
+            raise self._turn.refusal
+        self._door.began(self._running)
+        try:
+            stream = self._running.stream = await self._accepted()
+        except BaseException:
+            self._ended()
+            raise
+        return stream
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        try:
+            return await self._context.__aexit__(kind, error, traceback)
+        finally:
+            self._ended()
+
+    async def _accepted(self) -> EventStream:
+        running = self._running
+        try:
+            async with asyncio.timeout(None) as running.scope:
+                return await self._context.__aenter__()
+        except TimeoutError:
+            raise running.refusal or cancelled_by_owner() from None
+        finally:
+            running.scope = None
+
+    def _ended(self) -> None:
+        self._turn.refusal = self._running.refusal
+        self._door.ended()
 
 
 class Door:
@@ -68,7 +116,7 @@ class Door:
         stall_seconds: float,
         on_waited: Callable[[float], None] = lambda _seconds: None,
     ) -> None:
-        self._engine = engine
+        self.engine = engine
         self._limit = limit
         self._full = full
         self._stall_seconds = stall_seconds
@@ -78,6 +126,7 @@ class Door:
         self._emptied = asyncio.Event()
         self._stalled = False
         self._closing = False
+        self._watch: asyncio.TimerHandle | None = None
         self.running: Running | None = None
 
     @property
@@ -107,7 +156,7 @@ class Door:
         """Refuse while no model can answer. Asked before the model's name is looked at."""
         if self._closing:
             raise Refusal(Code.MODEL_NOT_LOADED, "The server is shutting down. Connect again later.", retry_after=5)
-        status = self._engine.status
+        status = self.engine.status
         if status.state is EngineState.LOADING:
             done = f" ({status.load_progress:.0%})" if status.load_progress is not None else ""
             raise Refusal(Code.MODEL_NOT_LOADED, f"The model is still loading{done}. Try again shortly.", retry_after=5)
@@ -125,30 +174,9 @@ class Door:
         async with self.turn(owner=owner) as turn, turn.open(request) as stream:
             yield stream
 
-    @asynccontextmanager
-    async def turn(self, *, owner: str | None = None) -> "AsyncIterator[Turn]":
+    def turn(self, *, owner: str | None = None) -> Turn:
         """Wait for the turn, and keep the model for answers one after another until the block is left."""
-        await self._enter()
-        try:
-            yield Turn(self, owner)
-        finally:
-            self._leave()
-
-    @asynccontextmanager
-    async def _running(
-        self, request: GenerationRequest, owner: str | None
-    ) -> AsyncIterator[tuple[EventStream, Running]]:
-        running = Running(request_id=request.id, owner=owner, started=time.monotonic())
-        self.running = running
-        self._look_again(running, self._stall_seconds)
-        try:
-            async with self._accepted(request, running) as stream:
-                yield stream, running
-        finally:
-            if running.watch is not None:
-                running.watch.cancel()
-            self.running = None
-            self._stalled = False
+        return Turn(self, owner)
 
     def stop(self) -> bool:
         """End the running generation because somebody on the machine wants so. False when nothing runs."""
@@ -171,38 +199,44 @@ class Door:
     def close(self) -> None:
         """Admit nobody any more; those who wait are refused."""
         self._closing = True
+        if self._watch is not None and self.running is None:
+            self._watch.cancel()
+            self._watch = None
         for waiter in self._waiting:
             if not waiter.done():
                 waiter.set_exception(
                     Refusal(Code.MODEL_NOT_LOADED, "The server is shutting down. Connect again later.", retry_after=5)
                 )
 
-    @asynccontextmanager
-    async def _accepted(self, request: GenerationRequest, running: Running) -> AsyncIterator[EventStream]:
-        context = self._engine.generate(request)
-        try:
-            async with asyncio.timeout(None) as running.scope:
-                stream = await context.__aenter__()
-        except TimeoutError:
-            raise running.refusal or cancelled_by_owner() from None
-        finally:
-            running.scope = None
-        running.stream = stream
-        try:
-            yield stream
-        except BaseException as error:
-            if not await context.__aexit__(type(error), error, error.__traceback__):
-                raise
-        else:
-            await context.__aexit__(None, None, None)
+    # What a turn and its answers tell
 
-    async def _enter(self) -> None:
+    async def enter(self) -> None:
+        """Wait for the model. Raises MODEL_BUSY or QUEUE_FULL at once when there is no place."""
         if not self._taken:
             self._taken = True
             return
         if 1 + len(self._waiting) >= self._limit:
             raise self._full_refusal()
         await self._wait_for_turn()
+
+    def leave(self) -> None:
+        """Give the model to whoever waits longest."""
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)  # `_taken` stays true: the model goes from hand to hand
+                return
+        self._taken = False
+        self._emptied.set()
+
+    def began(self, running: Running) -> None:
+        self.running = running
+        if self._watch is None:
+            self._watch_again(self._stall_seconds)
+
+    def ended(self) -> None:
+        self.running = None
+        self._stalled = False
 
     async def _wait_for_turn(self) -> None:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -214,18 +248,9 @@ class Door:
             if turn in self._waiting:
                 self._waiting.remove(turn)
             elif turn.done() and not turn.cancelled() and turn.exception() is None:
-                self._leave()  # the turn came in the same moment as the cancellation: pass it on
+                self.leave()  # the turn came in the same moment as the cancellation: pass it on
             raise
         self._on_waited(time.monotonic() - since)
-
-    def _leave(self) -> None:
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)  # `_taken` stays true: the model goes from hand to hand
-                return
-        self._taken = False
-        self._emptied.set()
 
     def _full_refusal(self) -> Refusal:
         if self._full is Code.MODEL_BUSY:
@@ -234,14 +259,20 @@ class Door:
             self._full, f"{self._limit} requests are running or waiting already. Try again later.", retry_after=5
         )
 
-    def _look_again(self, running: Running, seconds: float) -> None:
-        running.watch = asyncio.get_running_loop().call_later(seconds, self._watch, running)
+    def _watch_again(self, seconds: float) -> None:
+        self._watch = asyncio.get_running_loop().call_later(seconds, self._look)
 
-    def _watch(self, running: Running) -> None:
-        """Give up a request whose engine shows no progress. Leaving the block then replaces a hanging worker."""
-        age = self.seconds_since_progress or 0.0
+    def _look(self) -> None:
+        """Give up a request whose engine shows no progress. Leaving the block then replaces a hanging worker.
+
+        One timer goes from request to request: setting one for each would cost short answers more than the look.
+        """
+        self._watch = None
+        age = self.seconds_since_progress
+        if self.running is None or age is None:
+            return
         if age < self._stall_seconds:
-            self._look_again(running, self._stall_seconds - age + 0.01)
+            self._watch_again(self._stall_seconds - age + 0.01)
             return
         self._stalled = True
-        running.end(stalled(self._stall_seconds))
+        self.running.end(stalled(self._stall_seconds))

@@ -5,13 +5,14 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
+import msgspec
+
 from pocketserver.chat import JsonValue
 
 MOST_EVENTS = 2000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimEvent:
+class SimEvent(msgspec.Struct, frozen=True, kw_only=True):
     """`number` counts from 1 since the last reset, `seconds` is device time."""
 
     number: int

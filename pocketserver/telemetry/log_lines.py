@@ -12,6 +12,8 @@ _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u
 """Control characters, what reorders or breaks a line, and bytes that were no UTF-8."""
 _MOST_PATH_CHARACTERS = 200
 _MOST_MESSAGE_CHARACTERS = 8000
+_MOST_CLEAN_TEXTS = 1000
+"""Texts without secrets that are remembered: methods, paths, models and names of keys come again and again."""
 _KEY = r"(?<![A-Za-z0-9])sk-[A-Za-z0-9_-]{4,}"
 _CREDENTIAL = r"(?i:(?:\bbearer|\bbasic)\s+)[^\s\"',;}]{4,}"
 _QUOTE = r"(?:\\*[\"'])?"
@@ -69,6 +71,7 @@ class Redaction:
         self._secrets: frozenset[str] = frozenset()
         self._pattern = re.compile("|".join((_HEADER, _CREDENTIAL, _KEY, _ASSIGNED, _IN_URL)))
         self._exact: re.Pattern[str] | None = None
+        self._clean: set[str] = set()
         for secret in secrets:
             self.add(secret)
 
@@ -77,6 +80,7 @@ class Redaction:
         self._secrets |= {secret, msgspec.json.encode(secret).decode()[1:-1]} - {""}
         longest_first = sorted(self._secrets, key=len, reverse=True)
         self._exact = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+        self._clean = set()
 
     def of(self, line: Line) -> Line:
         """The line without secrets. Done before a line is put into its form, which changes quotes and letters."""
@@ -88,13 +92,22 @@ class Redaction:
         return msgspec.structs.replace(line, **changes) if changes else line
 
     def __call__(self, text: str) -> str:
-        if self._exact is not None:
-            text = self._exact.sub("[redacted]", text)
-        return self._pattern.sub("[redacted]", text)
+        clean = self._clean
+        if text in clean:
+            return text
+        redacted = text if self._exact is None else self._exact.sub("[redacted]", text)
+        redacted = self._pattern.sub("[redacted]", redacted)
+        if redacted == text and len(text) <= _MOST_PATH_CHARACTERS:
+            if len(clean) >= _MOST_CLEAN_TEXTS:
+                clean.clear()
+            clean.add(text)  # of the set as it was: a secret that is told meanwhile begins a new one
+        return redacted
 
 
 def escaped(foreign: str) -> str:
     """Foreign text on one line: control characters as `\\x1b`, so that nothing forges a line or moves a cursor."""
+    if foreign.isascii() and foreign.isprintable():
+        return foreign
     return _UNPRINTABLE.sub(lambda match: _escape(match[0]), foreign)
 
 

@@ -30,7 +30,7 @@ class ChatCompletions:
         asked = openai_chat_request.parse(body, request_id=request[REQUEST_ID], defaults=self.defaults)
         self.door.check_ready()
         model = await self.models.resolve(asked.model)
-        wanted = msgspec.structs.replace(asked.request, model=model)
+        wanted = msgspec.structs.replace(asked.request, model=model, whole=not asked.stream)
         answer = request[ANSWER]
         answer.model = model
         created = answer.created

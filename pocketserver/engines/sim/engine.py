@@ -9,14 +9,14 @@ from itertools import islice
 
 import msgspec
 
-from pocketserver.chat import EngineState, EngineStatus, GenerationRequest, ModelInfo, TextDelta, ToolMode
+from pocketserver.chat import EngineState, EngineStatus, GenerationRequest, ModelInfo, ToolMode
 from pocketserver.engines.engine import EventStream
 from pocketserver.engines.sim import example
 from pocketserver.engines.sim.clock import DeviceClock
 from pocketserver.engines.sim.device import DEFAULT_MODEL, GENERIC, DevicePreset, SimModel
 from pocketserver.engines.sim.prose import DEFAULT_TOKENS, prose, token_count, tokens_of
 from pocketserver.engines.sim.rules import NewRule, RawToken, Reply, RuleBook
-from pocketserver.engines.sim.script import Script, forced_call, last_message, scripted, seed_of, thinking
+from pocketserver.engines.sim.script import Script, Spoken, forced_call, last_message, scripted, seed_of, thinking
 from pocketserver.engines.sim.state import Device
 from pocketserver.engines.sim.stream import Interruption, SimAnswer, SimStream
 from pocketserver.errors import Code, Refusal, UsageError
@@ -80,7 +80,7 @@ class SimEngine:
         """What is to happen in mid-stream, by request id; taken when the answer begins."""
         self.running = 0
         self._stream: SimStream | None = None
-        self._remembered: OrderedDict[str, _Remembered] = OrderedDict()
+        self._remembered: OrderedDict[str, Spoken] = OrderedDict()
         self._wanted = options.model if self.device.preset.model(options.model) else self.device.preset.models[0].id
         self.device.state = EngineState.READY
 
@@ -219,34 +219,27 @@ class SimEngine:
         if request.constraint is not None:
             text = example.reply_to(request, seed=self.options.seed) or ""
             return Script(tokens=tokens_of(text), reasoning=reasoning)
-        tokens = self._tokens(request)
-        if reasoning or not isinstance(tokens, _Remembered):
-            return Script(tokens=tokens, reasoning=reasoning)
-        return Script(tokens=tokens, spoken=tokens.events)
+        said = self._tokens(request)
+        if isinstance(said, Spoken):
+            return Script(tokens=said.tokens, reasoning=reasoning, spoken=None if reasoning else said)
+        return Script(tokens=said, reasoning=reasoning)
 
     def _thinks(self, request: GenerationRequest) -> bool:
         return request.reasoning_effort is not None and self.device.model.thinking
 
-    def _tokens(self, request: GenerationRequest) -> Iterable[str]:
+    def _tokens(self, request: GenerationRequest) -> Iterable[str] | Spoken:
         """The reply where nothing is scripted. Short prose is remembered, since tests ask the same again and again."""
         if self.options.reply == "echo":
             return tokens_of(last_message(request))
         seed, count = seed_of(request, self.options.seed), self.options.reply_tokens
         if count > _MOST_REMEMBERED_TOKENS or len(seed) > _MOST_REMEMBERED_TOKENS:
             return islice(prose(seed), count)
-        tokens = self._remembered.get(seed)
-        if tokens is None:
-            tokens = self._remembered[seed] = _Remembered(islice(prose(seed), count))
-            tokens.events = [TextDelta(text=token) for token in tokens]
+        spoken = self._remembered.get(seed)
+        if spoken is None:
+            spoken = self._remembered[seed] = Spoken([*islice(prose(seed), count)])
             if len(self._remembered) > _MOST_REMEMBERED_REPLIES:
                 self._remembered.popitem(last=False)
-        return tokens
-
-
-class _Remembered(list[str]):
-    """The tokens of a short reply, and the events that say them."""
-
-    events: Sequence[TextDelta] = ()
+        return spoken
 
 
 def _prompt_tokens(request: GenerationRequest) -> int:

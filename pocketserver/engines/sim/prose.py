@@ -46,4 +46,4 @@ def tokens_of(text: str) -> list[str]:
 
 def token_count(text: str) -> int:
     """How many tokens `tokens_of` makes."""
-    return sum(-(-len(piece) // TOKEN_CHARACTERS) for piece in _PIECE.findall(text))
+    return sum([-(-len(piece) // TOKEN_CHARACTERS) for piece in _PIECE.findall(text)])

@@ -23,8 +23,19 @@ class Script:
     reasoning: Sequence[str] = ()
     calls: Sequence[ScriptedCall] = ()
     finish_reason: FinishReason | None = None
-    spoken: Sequence[TextDelta] | None = None
+    spoken: "Spoken | None" = None
     """The same tokens as events, when the reply is nothing but short plain text that was said before."""
+
+
+class Spoken:
+    """A short plain reply, kept for the next time: its tokens, the events that say them, and one event for all."""
+
+    __slots__ = ("events", "together", "tokens")
+
+    def __init__(self, tokens: Sequence[str]) -> None:
+        self.tokens = tokens
+        self.events = [TextDelta(text=token) for token in tokens]
+        self.together = TextDelta(text="".join(tokens), tokens=len(tokens))
 
 
 def scripted(reply: Reply, request: GenerationRequest, seed: str) -> Script:

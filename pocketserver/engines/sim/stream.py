@@ -167,16 +167,20 @@ class SimAnswer:
         return (
             spoken is not None
             and self._made == 0
-            and len(spoken) < size
+            and len(spoken.events) < size
             and not request.stop
             and request.top_logprobs is None
         )
 
     def _whole(self) -> tuple[list[Event], bool]:
-        spoken = self._script.spoken or ()
-        if len(spoken) > self._limit:
+        spoken = self._script.spoken
+        assert spoken is not None, "asked before"
+        if len(spoken.events) > self._limit:
             self._reason = FinishReason.LENGTH
-        batch: list[Event] = [*spoken[: self._limit]]
+        elif self._request.whole and spoken.events:
+            self._made = len(spoken.events)
+            return [spoken.together], True
+        batch: list[Event] = [*spoken.events[: self._limit]]
         self._made = len(batch)
         return batch, True
 
