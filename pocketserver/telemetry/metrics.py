@@ -5,7 +5,6 @@ Every label comes from a fixed or bounded set: route templates, statuses, error 
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.metrics_core import Metric
@@ -15,8 +14,9 @@ from pocketserver import __version__
 from pocketserver.chat import Timings, Usage
 from pocketserver.errors import Code
 from pocketserver.telemetry import buckets, exposition
+from pocketserver.telemetry.model_figures import ModelCollector, ModelFigures
 from pocketserver.telemetry.present import LastRequest, LastRequestFigures, ProcessFigures, Sources, StateFigures
-from pocketserver.telemetry.rates import seconds_per_output_token, tokens_per_second
+from pocketserver.telemetry.rates import tokens_per_second
 
 OTHER = "other"
 """The label of everything outside the known set: unknown paths, models that nobody installed."""
@@ -88,7 +88,7 @@ class Metrics:
         """
         figures = self._answers.of(self._known(model))
         if usage is None:
-            figures.generated.inc(tokens)
+            figures.broke_off(tokens)
             return
         timings = timings or Timings()
         figures.observe(usage, timings, time_to_first_token, seconds)
@@ -204,62 +204,6 @@ class _Requests:
         self._resolve(None, 404, Code.UNKNOWN_ROUTE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ModelFigures:
-    """One model's counters and histograms."""
-
-    prompt: Counter
-    generated: Counter
-    cached: Counter
-    prompt_seconds: Counter
-    generation_seconds: Counter
-    duration: Histogram
-    first_token: Histogram
-    per_token: Histogram
-    prompt_size: Histogram
-
-    def observe(self, usage: Usage, timings: Timings, time_to_first_token: float | None, seconds: float) -> None:
-        self.prompt.inc(usage.prompt_tokens)
-        self.generated.inc(usage.completion_tokens)
-        self.cached.inc(usage.cached_tokens)
-        self.prompt_seconds.inc(timings.prompt_seconds)
-        self.generation_seconds.inc(timings.generation_seconds)
-        self.duration.observe(seconds)
-        self.prompt_size.observe(usage.prompt_tokens)
-        if time_to_first_token is not None:
-            self.first_token.observe(time_to_first_token)
-        per_token = seconds_per_output_token(usage, seconds, time_to_first_token)
-        if per_token is not None:
-            self.per_token.observe(per_token)
-
-
-_COUNTERS = {
-    "prompt": ("prompt_tokens", "Prompt tokens of answered requests, cached ones included."),
-    "generated": ("generated_tokens", "Tokens generated."),
-    "cached": ("cached_prompt_tokens", "Prompt tokens that were taken from the prefix cache."),
-    "prompt_seconds": ("prompt_processing_seconds", "Time the model spent on prompts."),
-    "generation_seconds": ("generation_seconds", "Time from the first token to the last, summed."),
-}
-_HISTOGRAMS = {
-    "duration": (
-        "request_duration_seconds",
-        "From a request's arrival to the end of its answer.",
-        buckets.REQUEST_DURATION_SECONDS,
-    ),
-    "first_token": (
-        "time_to_first_token_seconds",
-        "From a request's arrival to its first token, waiting included.",
-        buckets.TIME_TO_FIRST_TOKEN_SECONDS,
-    ),
-    "per_token": (
-        "time_per_output_token_seconds",
-        "Time for each token after the first.",
-        buckets.TIME_PER_OUTPUT_TOKEN_SECONDS,
-    ),
-    "prompt_size": ("request_prompt_tokens", "Prompt tokens of each answered request.", buckets.PROMPT_TOKENS),
-}
-
-
 class _Answers:
     """What is measured of generations, by model."""
 
@@ -270,28 +214,18 @@ class _Answers:
             registry=registry,
             buckets=buckets.QUEUE_DURATION_SECONDS,
         )
-        self._counters = {
-            field: Counter(f"pocketserver_{name}_total", text, ("model",), registry=registry)
-            for field, (name, text) in _COUNTERS.items()
-        }
-        self._histograms = {
-            field: Histogram(f"pocketserver_{name}", text, ("model",), registry=registry, buckets=bounds)
-            for field, (name, text, bounds) in _HISTOGRAMS.items()
-        }
-        self._models: dict[str, _ModelFigures] = {}
+        self._models: dict[str, ModelFigures] = {}
+        registry.register(ModelCollector(self._models))
 
     def has(self, model: str) -> bool:
         return model in self._models
 
-    def of(self, model: str) -> _ModelFigures:
+    def of(self, model: str) -> ModelFigures:
         if model not in self._models and len(self._models) >= _MOST_MODELS:
             model = OTHER
         figures = self._models.get(model)
         if figures is None:
-            figures = self._models[model] = _ModelFigures(
-                **{field: counter.labels(model) for field, counter in self._counters.items()},  # type: ignore[arg-type]
-                **{field: histogram.labels(model) for field, histogram in self._histograms.items()},  # type: ignore[arg-type]
-            )
+            figures = self._models[model] = ModelFigures()
         return figures
 
 
