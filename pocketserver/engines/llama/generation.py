@@ -23,6 +23,7 @@ from pocketserver.engines.llama.constraint import TokenConstraint
 from pocketserver.engines.llama.decoder import DecodeAbortedError, Decoder, Logits
 from pocketserver.engines.llama.model import Vocabulary
 from pocketserver.engines.llama.sampler import Sampler, log_probability, most_probable
+from pocketserver.engines.llama.speculation import Drafter
 from pocketserver.errors import Code, Refusal
 
 Emit = Callable[[Sequence[Event]], None]
@@ -42,8 +43,13 @@ class Generation:
     emit: Emit
     progress: Callable[[int], None]
     cancelled: Callable[[], bool]
+    draft_tokens: int = 0
     load_seconds: float = 0.0
     _sampler: Sampler = field(init=False)
+    _drafter: Drafter | None = None
+    _row: int = -1
+    _chosen: int | None = None
+    """Chosen from that row of the last batch, behind the part of a draft that was right."""
     _generated: int = 0
     _limit: int = 0
     _prompt_seconds: float = 0.0
@@ -56,6 +62,8 @@ class Generation:
         """
         self._limit = min(self.request.max_tokens, self.decoder.context_size - len(self.prompt))
         self._sampler = Sampler(self.request.sampling, self.prompt)
+        if self._may_draft:
+            self._drafter = Drafter(self.prompt, self.draft_tokens, self.vocabulary.end_tokens)
         started = time.perf_counter()
         self._read_prompt()
         first = time.perf_counter()
@@ -67,6 +75,17 @@ class Generation:
     @property
     def _scored(self) -> bool:
         return self.request.top_logprobs is not None
+
+    @property
+    def _may_draft(self) -> bool:
+        """A draft knows neither a constraint nor a budget, and a wrong one must be cut away again."""
+        free = self.constraint is None and self.request.reasoning_budget is None
+        return self.draft_tokens > 0 and free and self.decoder.can_be_cut
+
+    @property
+    def _logits(self) -> Logits:
+        """What the next token is chosen from."""
+        return self.decoder.logits(self._row)
 
     def _read_prompt(self) -> None:
         """Decode the prompt, together with what the constraint forces at the answer's very start."""
@@ -83,10 +102,48 @@ class Generation:
         """Choose a token, add what it forces, show both, decode both."""
         if self.cancelled():
             raise DecodeAbortedError
-        tokens = self._end_of_thinking() or [self._choose(self.decoder.logits())]
+        if self._drafter is not None:
+            self._step_ahead(self._drafter)
+            return
+        tokens = self._end_of_thinking() or [self._choose(self._logits)]
         if self.constraint is not None and not self._ends(tokens[0]):
             tokens += self.constraint.accept_all(tokens)
         self._add(tokens)
+
+    def _step_ahead(self, drafter: Drafter) -> None:
+        """Choose and show a token, and decode it together with a guess of what follows."""
+        token = self._choose(self._logits) if self._chosen is None else self._chosen
+        self._show([token])
+        if self._reason is not None:
+            return
+        draft, length = drafter.draft(self._limit - self._generated - 1), len(self.decoder.tokens)
+        self.decoder.decode([token, *draft], all_logits=bool(draft))
+        self._row, self._chosen = -1, None
+        if draft:
+            accepted = self._accept(draft)
+            drafter.learn(len(draft), accepted)
+            self.decoder.truncate(length + 1 + accepted)
+
+    def _accept(self, draft: Sequence[int]) -> int:
+        """Show as much of a draft as the model itself chooses, token by token as without it; how much that is.
+
+        The first choice that differs is kept for the next step: choosing twice would spend the seed's numbers twice.
+        """
+        events: list[Event] = []
+        accepted = 0
+        for row, guess in enumerate(draft):
+            logits = self.decoder.logits(row)
+            token = self._choose(logits)
+            if token != guess:
+                self._row, self._chosen = row, token
+                break
+            events += self._shown(token, logits if self._scored else None)
+            if self._reason is not None:
+                break
+            accepted += 1
+        if events:
+            self.emit(merged(events))
+        return accepted
 
     def _ends(self, token: int) -> bool:
         return token in self.vocabulary.end_tokens and not self.reply.goes_on_after(token)
@@ -123,7 +180,7 @@ class Generation:
         A constrained value that is complete is a stop, also where the token limit falls on its last token.
         """
         events: list[Event] = []
-        logits = self.decoder.logits() if self._scored else None
+        logits = self._logits if self._scored else None
         shown = 0
         while self._reason is None and shown < len(tokens):
             events += self._shown(tokens[shown], logits)
@@ -139,6 +196,8 @@ class Generation:
             self._reason = FinishReason.STOP
             return self.reply.feed(token, b"")
         self._sampler.accept(token)
+        if self._drafter is not None:
+            self._drafter.add(token)
         score = self._score(token, logits) if logits is not None else None
         events = self.reply.feed(token, self.vocabulary.piece(token), score)
         if self.reply.stop_sequence is not None:

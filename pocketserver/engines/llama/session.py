@@ -119,6 +119,7 @@ class Session:
             emit=lambda events: self._emit(request.id, list(events)),
             progress=lambda tokens: self._send(PromptProgress(id=request.id, tokens=tokens)),
             cancelled=lambda: job.cancelled,
+            draft_tokens=self._draft_tokens,
             load_seconds=self._load_seconds,
         )
         job.attach(self._decoder.abort)
