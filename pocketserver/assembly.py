@@ -115,6 +115,8 @@ def _llama(settings: Settings, model: InstalledModel | None) -> Engine:
 
     assert model is not None, "prepare_model finds one"
     template = None if settings.chat_template is None else Path(settings.chat_template)
+    if template is not None and not template.is_file():
+        raise StartupError(f"--chat-template {template} is no file. Give the path of a Jinja template.")
     return LlamaEngine(
         LlamaOptions(
             model_id=model.id,

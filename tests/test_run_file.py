@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketserver.errors import UsageError
+from pocketserver.errors import StartupError, UsageError
 from pocketserver.run_file import RunningServer, choose, running_servers, write
 
 
@@ -54,3 +54,28 @@ def test_a_number_that_fits_no_server_lists_those_that_run(tmp_path: Path) -> No
 
     with pytest.raises(UsageError, match="--port 8080"):
         choose(tmp_path, pid=None, port=9)
+
+
+@pytest.mark.parametrize("pid", [-5, 0, 2**62])
+def test_a_number_that_is_no_process_is_no_server(tmp_path: Path, pid: int) -> None:
+    write(tmp_path, entry(pid))
+
+    assert running_servers(tmp_path) == []
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_rubbish_in_the_folder_stops_no_command(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "1.json")
+    (tmp_path / "2.json").mkdir()
+    (tmp_path / "3.json").write_bytes(b"\xff\xfe[[[[")
+    (tmp_path / "4.json").write_text("[" * 50_000)
+    write(tmp_path, entry(os.getpid()))
+
+    assert [server.pid for server in running_servers(tmp_path)] == [os.getpid()]
+
+
+def test_a_folder_that_takes_no_files_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(StartupError, match="POCKETSERVER_HOME"):
+        write(tmp_path / "file" / "run", entry(os.getpid()))

@@ -194,7 +194,7 @@ def _write_ready_line(server: Server) -> None:
 
 def _write_private(path: Path, text: str) -> None:
     """The line holds a key, so the file is its owner's alone, and whole when it is there. Raises StartupError."""
-    temporary = path.with_name(path.name + f".{os.getpid()}.tmp")
+    temporary = Path(f"{path}.{os.getpid()}.tmp")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w") as file:
