@@ -1,5 +1,6 @@
 """Asking a server as the tables of this folder need it: one body in, status and document out."""
 
+import io
 import json
 from dataclasses import dataclass
 from typing import Any
@@ -52,5 +53,5 @@ async def ask(http: aiohttp.ClientSession, fields: dict[str, Any] | None = None,
 
 
 async def ask_raw(http: aiohttp.ClientSession, body: bytes) -> Answered:
-    async with http.post(PATH, data=body, headers={"Content-Type": "application/json"}) as response:
+    async with http.post(PATH, data=io.BytesIO(body), headers={"Content-Type": "application/json"}) as response:
         return Answered(response.status, await response.read(), response.headers)

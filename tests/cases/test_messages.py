@@ -1,5 +1,6 @@
 """Conversations as clients really send them: empty turns, odd roles, calls without content, halves of characters."""
 
+import json
 from typing import Any
 
 import aiohttp
@@ -7,6 +8,7 @@ import pytest
 
 from tests.cases.asking import ask, ask_raw
 from tests.cases.conftest import CONTEXT
+from tests.serving import Running
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 REAL = pytest.mark.parametrize("server", [pytest.param("real", marks=pytest.mark.real_model)], indirect=True)
@@ -132,3 +134,19 @@ async def test_ten_thousand_turns_are_counted_and_one_more_is_refused_unread(htt
     assert (most.status, more.status) == (400, 400)
     assert "maximum context length" in most.error["message"]
     assert "at most 10000" in more.error["message"]
+
+
+@REAL
+@pytest.mark.parametrize("letter", [" ", "a", "\n", "\U0001f600"])
+async def test_megabytes_of_one_letter_are_refused_unread(
+    server: Running, http: aiohttp.ClientSession, letter: str
+) -> None:
+    """To split them into tokens would take half a minute; the model process must not be lost over it."""
+    worker = server.server.engine.status.worker_pid
+    text = letter * (3_500_000 // len(json.dumps(letter)))
+    answer = await ask(http, messages=[{"role": "user", "content": text}])
+
+    assert (answer.status, answer.error["code"]) == (400, "invalid_parameter")
+    assert "at least" in answer.error["message"]
+    assert answer.error["prompt_tokens"] > CONTEXT
+    assert server.server.engine.status.worker_pid == worker

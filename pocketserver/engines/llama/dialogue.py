@@ -35,11 +35,16 @@ class Dialogue:
     def supports_tools(self) -> bool:
         return self._examined.reply_format.syntax is not None
 
-    def prompter(self) -> Prompter:
+    def prompter(self, context_size: int) -> Prompter:
         """A prompter for one thread."""
         template = self._template()
         template.traits = self._examined.traits
-        return Prompter(vocabulary=self._vocabulary, template=template, reply_format=self._examined.reply_format)
+        return Prompter(
+            vocabulary=self._vocabulary,
+            template=template,
+            reply_format=self._examined.reply_format,
+            context_size=context_size,
+        )
 
     def constraint(self, request: GenerationRequest, prompt: Prompt) -> TokenConstraint | None:
         """What holds the reply to this request. Raises Refusal(INVALID_PARAMETER)."""

@@ -23,6 +23,7 @@ class Vocabulary:
         self.adds_bos = bool(llama_cpp.llama_vocab_get_add_bos(pointer)) and self.bos >= 0
         self.end_tokens = frozenset(t for t in range(self.size) if llama_cpp.llama_vocab_is_eog(pointer, t))
         self._pieces: dict[int, bytes] = {}
+        self._longest_token_bytes = 0
 
     def tokenize(self, text: str) -> list[int]:
         """Tokens of a prompt, markers as control tokens, with exactly one BOS if the model wants one.
@@ -61,6 +62,13 @@ class Vocabulary:
         text = self.text(token)
         is_defined = llama_cpp.llama_vocab_get_attr(self.pointer, token) & llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED
         return bool(is_defined) and text.startswith("<") and text.endswith(">")
+
+    def longest_token_bytes(self) -> int:
+        """The most bytes of text that one token stands for. The first call asks for every token."""
+        if self._longest_token_bytes == 0:
+            spelt = (self._spell(token, special=special) for token in range(self.size) for special in (False, True))
+            self._longest_token_bytes = max(map(len, spelt), default=0) or 1
+        return self._longest_token_bytes
 
     def piece(self, token: int) -> bytes:
         """The bytes that a token adds to an answer; none for control tokens."""

@@ -27,14 +27,27 @@ class Prompter:
     vocabulary: Vocabulary
     template: ChatTemplate
     reply_format: ReplyFormat
+    context_size: int
 
     def prompt(self, request: GenerationRequest) -> Prompt:
-        """Raises Refusal for what the template cannot express, and for an empty prompt."""
+        """Raises Refusal for what the template cannot express, and for an empty prompt.
+
+        A text that no number of tokens within the context could hold is refused unread: to split megabytes of one
+        letter takes llama.cpp half a minute, in which nobody can stop it.
+        """
         text = self._render(request) if request.prompt is None else request.prompt
+        self._check_size(text)
         tokens = self.vocabulary.tokenize(text) or [self.vocabulary.bos]
         if tokens[0] < 0:
             raise Refusal(Code.INVALID_PARAMETER, "The prompt is empty. Send some text.", param="prompt")
         return Prompt(tokens=tokens, thinking=self._thinking(request, text))
+
+    def _check_size(self, text: str) -> None:
+        if len(text) <= self.context_size:
+            return
+        fewest = -(-len(text.encode(errors="replace")) // self.vocabulary.longest_token_bytes())
+        if fewest > self.context_size:
+            raise too_long(fewest, self.context_size, at_least=True)
 
     def _render(self, request: GenerationRequest) -> str:
         calls = may_call(request)
@@ -57,6 +70,18 @@ class Prompter:
             return Thinking.OPENED
         is_over = end.endswith(marks.close.rstrip()) or _continues(request) or request.reasoning_effort == "none"
         return Thinking.POSSIBLE if self.reply_format.reasoning_known and not is_over else Thinking.NONE
+
+
+def too_long(tokens: int, context_size: int, *, at_least: bool = False) -> Refusal:
+    """The refusal of a prompt that leaves no room for an answer."""
+    said = f"at least {tokens}" if at_least else f"{tokens}"
+    return Refusal(
+        Code.CONTEXT_LENGTH_EXCEEDED,
+        f"This model's maximum context length is {context_size} tokens. However, your messages resulted in {said}"
+        " tokens. Please shorten the messages or start the server with a larger --context.",
+        param="messages",
+        details={"prompt_tokens": tokens, "context_size": context_size},
+    )
 
 
 def _continues(request: GenerationRequest) -> bool:

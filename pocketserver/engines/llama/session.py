@@ -13,9 +13,11 @@ from pocketserver.engines.llama import native
 from pocketserver.engines.llama.cache_opening import open_cache
 from pocketserver.engines.llama.decoder import Decoder, crash, probe
 from pocketserver.engines.llama.dialogue import Dialogue
+from pocketserver.engines.llama.embedder import Embedder
 from pocketserver.engines.llama.frames import (
     CLOSE_SECONDS,
     Accepted,
+    Embed,
     Events,
     Examining,
     FromWorker,
@@ -29,8 +31,8 @@ from pocketserver.engines.llama.frames import (
 )
 from pocketserver.engines.llama.generation import Generation
 from pocketserver.engines.llama.model import Model
+from pocketserver.engines.llama.prompting import too_long
 from pocketserver.engines.llama.runtime import Runtime
-from pocketserver.errors import Code, Refusal
 
 FALLBACK_TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
@@ -44,7 +46,7 @@ Send = Callable[[FromWorker], None]
 class Job:
     """One request's way through the model process. `cancel` may be called from any thread, at any time."""
 
-    def __init__(self, request: GenerationRequest) -> None:
+    def __init__(self, request: GenerationRequest | Embed) -> None:
         self.request = request
         self.cancelled = False
         self._lock = threading.Lock()
@@ -88,9 +90,10 @@ class Session:
             crash()
         probe(self._decoder, self._model.vocabulary.size)
         self._cache = open_cache(load, self._decoder)
+        self._embedder = Embedder(self._model, load, self._runtime, send)
         self.rest_seconds = load.cache.rest_seconds
-        self._prompter = self._dialogue.prompter()
-        self._counting = self._dialogue.prompter()
+        self._prompter = self._dialogue.prompter(self._decoder.context_size)
+        self._counting = self._dialogue.prompter(self._decoder.context_size)
         self._load_seconds = time.perf_counter() - started
         send(self._loaded())
 
@@ -99,7 +102,19 @@ class Session:
 
     def answer(self, job: Job) -> None:
         """Answer one request in frames. Raises Refusal, and DecodeAbortedError once it is cancelled."""
-        request = _budgeted(job.request)
+        if isinstance(job.request, Embed):
+            self._embed(job, job.request)
+        else:
+            self._generate(job, _budgeted(job.request))
+
+    def _embed(self, job: Job, request: Embed) -> None:
+        job.attach(self._embedder.abort)
+        try:
+            self._embedder.answer(request, lambda: job.cancelled)
+        finally:
+            job.detach()
+
+    def _generate(self, job: Job, request: GenerationRequest) -> None:
         self._send(Preparing(id=request.id, stage=Stage.RENDER))
         rendered = self._prompter.prompt(request)
         prompt = rendered.tokens
@@ -143,13 +158,7 @@ class Session:
     def _check_length(self, prompt: list[int]) -> None:
         size, count = self._decoder.context_size, len(prompt)
         if count >= size:
-            raise Refusal(
-                Code.CONTEXT_LENGTH_EXCEEDED,
-                f"This model's maximum context length is {size} tokens. However, your messages resulted in {count}"
-                " tokens. Please shorten the messages or start the server with a larger --context.",
-                param="messages",
-                details={"prompt_tokens": count, "context_size": size},
-            )
+            raise too_long(count, size)
 
     def _examined(self, load: Load) -> Dialogue:
         """Look at the template, which is a stranger's program: the server keeps a deadline meanwhile."""
