@@ -184,6 +184,8 @@ def _problem(matcher: llguidance.LLMatcher) -> str | None:
 
 _KEYWORDS = {
     "regex parse error": "pattern",
+    "lookarounds": "pattern",
+    "Failed to generate regex": "minimum",
     "Unknown format": "format",
     "oneOf": "oneOf",
     "min/maxProperties": "minProperties",
