@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -18,6 +19,10 @@ LINGER_SECONDS = 3.0
 """How long the rest of a refused body is read, so that the answer is not lost in a connection reset."""
 KEEP_ALIVE_SECONDS = 75.0
 CLIENT_GONE = 499
+MOST_CONNECTIONS = 512
+"""Open connections altogether, so that file descriptors last."""
+MOST_CONNECTIONS_OF_A_PEER = 384
+"""Of one address, so that nobody can take every place."""
 
 Refuse = Callable[[Refusal], web.Response]
 
@@ -33,12 +38,26 @@ class HttpListeners:
         self._servers: list[asyncio.Server] = []
         self.addresses: list[tuple[socket.AddressFamily, Any]] = []
         """Family and address of each socket, for whoever wants to bind them again."""
+        self._open: Counter[str] = Counter()
         self.on_connection: Callable[[RequestHandler], None] | None = None
         """Told of each new connection, when it is set."""
         stack.callback(self.close)
 
     def connections(self) -> list[RequestHandler]:
         return list(self._manager.connections)
+
+    def admits(self, peer: str) -> bool:
+        """Whether there is a place for another connection of this peer; if so it is taken."""
+        if self._open.total() >= MOST_CONNECTIONS or self._open[peer] >= MOST_CONNECTIONS_OF_A_PEER:
+            return False
+        self._open[peer] += 1
+        return True
+
+    def leaves(self, peer: str) -> None:
+        """Give a place back."""
+        self._open[peer] -= 1
+        if not self._open[peer]:
+            del self._open[peer]
 
     async def open(self, sockets: Sequence[socket.socket]) -> None:
         loop = asyncio.get_running_loop()
@@ -90,7 +109,7 @@ class _Connection(RequestHandler):
     between the handler waits, with the model in its hand: not longer than `reader_seconds`.
     """
 
-    __slots__ = ("_listeners", "_log", "_patience", "_reader_seconds", "_refuse")
+    __slots__ = ("_listeners", "_log", "_patience", "_peer", "_reader_seconds", "_refuse")
 
     def __init__(
         self,
@@ -115,9 +134,16 @@ class _Connection(RequestHandler):
         self._listeners = listeners
         self._reader_seconds = reader_seconds
         self._patience: asyncio.TimerHandle | None = None
+        self._peer: str | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        peer = str((transport.get_extra_info("peername") or ("",))[0])
+        if not self._listeners.admits(peer):
+            self._log.info("%s has too many connections; another one is refused.", peer)
+            self.force_close()
+            return
+        self._peer = peer
         if self._listeners.on_connection is not None:
             self._listeners.on_connection(self)
 
@@ -131,6 +157,9 @@ class _Connection(RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._forget_patience()
+        if self._peer is not None:
+            self._listeners.leaves(self._peer)
+            self._peer = None
         super().connection_lost(exc)
 
     def _give_up(self) -> None:

@@ -17,6 +17,7 @@ import pytest_asyncio
 
 from pocketserver.engines.sim.engine import SimEngine, SimOptions
 from pocketserver.errors import Code
+from pocketserver.http_server import MOST_CONNECTIONS_OF_A_PEER
 from tests.serving import Running, running
 from tests.waiting import until
 
@@ -236,3 +237,23 @@ async def test_scanners_do_not_grow_the_series(server: Running) -> None:
                 pass
 
     assert await series() <= before + 8
+
+
+async def test_one_address_cannot_take_every_connection_and_gives_its_places_back(server: Running) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        wires = [await stack.enter_async_context(connected(server)) for _ in range(MOST_CONNECTIONS_OF_A_PEER)]
+        wires[0].send(wires[0].head("GET /health HTTP/1.1"))
+        assert (await wires[0].answer())[0] == 200
+        async with connected(server) as refused:
+            assert await refused.rest() == b""
+
+    async def accepted() -> bool:
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            async with connected(server) as again:
+                again.send(again.head("GET /health HTTP/1.1"))
+                return (await again.answer())[0] == 200
+        return False
+
+    async with asyncio.timeout(30):
+        while not await accepted():  # noqa: ASYNC110 - a remote condition is polled
+            await asyncio.sleep(0.05)
