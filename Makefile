@@ -45,7 +45,7 @@ $(VENV)/.created:
 
 $(VENV)/.product: $(VENV)/.created pyproject.toml constraints.txt
 	@echo "Installing pocketserver; llama.cpp is compiled once, which takes some minutes."
-	$(PIP) install -c constraints.txt -e '.[llama]'
+	CMAKE_ARGS="$${CMAKE_ARGS-$$(PYTHONPATH=. $(PYTHON) tools/build_flags.py)}" $(PIP) install -c constraints.txt -e '.[llama]'
 	touch $@
 
 $(VENV)/.development: $(VENV)/.product

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pocketserver.chat import EngineState, ModelInfo
 from pocketserver.engines.engine import Engine
@@ -21,6 +22,9 @@ from pocketserver.simulator.simulator import Simulator
 from pocketserver.telemetry.logs import ServerLog
 from pocketserver.telemetry.metrics import Metrics
 from pocketserver.telemetry.present import Sources
+
+if TYPE_CHECKING:
+    from pocketserver.engines.llama.process import LlamaOptions
 
 
 def assemble(effective: Effective, engine: Engine, log: ServerLog, model: InstalledModel | None = None) -> Server:
@@ -110,33 +114,39 @@ def _sim(settings: Settings, _model: InstalledModel | None) -> Engine:
 
 
 def _llama(settings: Settings, model: InstalledModel | None) -> Engine:
-    from pocketserver.engines.llama.process import LlamaEngine, LlamaOptions  # needs the extra `llama`
-    from pocketserver.engines.llama.runtime import FlashAttention, KvType
+    from pocketserver.engines.llama.process import LlamaEngine  # needs the extra `llama`
 
     assert model is not None, "prepare_model finds one"
+    return LlamaEngine(llama_options(settings, model))
+
+
+def llama_options(settings: Settings, model: InstalledModel, *, tune_again: bool = False) -> "LlamaOptions":
+    """How to serve a model by these settings. `tune_again` measures it although that was done before."""
+    from pocketserver.engines.llama.process import LlamaOptions
+    from pocketserver.engines.llama.runtime import FlashAttention, KvType
+
     template = None if settings.chat_template is None else Path(settings.chat_template)
     if template is not None and not template.is_file():
         raise StartupError(f"--chat-template {template} is no file. Give the path of a Jinja template.")
-    return LlamaEngine(
-        LlamaOptions(
-            model_id=model.id,
-            path=model.path,
-            state_folder=settings.home_folder / "llama",
-            context=settings.context,
-            threads=settings.threads,
-            threads_batch=settings.threads_batch,
-            kv_type=None if settings.kv_type == "auto" else KvType(settings.kv_type),
-            flash_attention=FlashAttention(settings.flash_attention),
-            micro_batch=settings.micro_batch,
-            draft_tokens=0 if settings.speculation == "off" else None,
-            tuning=settings.tuning == "auto",
-            gpu_layers=settings.gpu_layers,
-            chat_template=template,
-            reasoning_budget=settings.reasoning_budget,
-            memory_limit_bytes=settings.memory_limit_bytes,
-            cache_memory_bytes=settings.cache_memory_bytes,
-            cache_disk_bytes=settings.cache_disk_bytes,
-        )
+    return LlamaOptions(
+        model_id=model.id,
+        path=model.path,
+        state_folder=settings.home_folder / "llama",
+        context=settings.context,
+        threads=settings.threads,
+        threads_batch=settings.threads_batch,
+        kv_type=None if settings.kv_type == "auto" else KvType(settings.kv_type),
+        flash_attention=FlashAttention(settings.flash_attention),
+        micro_batch=settings.micro_batch,
+        draft_tokens=0 if settings.speculation == "off" else None,
+        tuning=settings.tuning == "auto",
+        tune_again=tune_again,
+        gpu_layers=settings.gpu_layers,
+        chat_template=template,
+        reasoning_budget=settings.reasoning_budget,
+        memory_limit_bytes=settings.memory_limit_bytes,
+        cache_memory_bytes=settings.cache_memory_bytes,
+        cache_disk_bytes=settings.cache_disk_bytes,
     )
 
 

@@ -21,6 +21,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "qr": ("qr:qr", "Show a running server's address as a QR code."),
     "discover": ("discover:discover", "List the servers that announce themselves on this network."),
     "cache": ("cache:app", "Conversations kept on disk: show what there is, or clear them."),
+    "tune": ("tune:tune", "Show how a model runs best on this machine; measures it where that is to be done."),
     "bench": ("bench:bench", "Measure how fast a running server is; any OpenAI-compatible one."),
     "settings": ("servers:settings", "Show every setting with its value and where it comes from."),
 }

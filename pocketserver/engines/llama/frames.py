@@ -5,7 +5,7 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from pocketserver.chat import Event, GenerationRequest
+from pocketserver.chat import EmbeddingInput, Event, GenerationRequest
 from pocketserver.engines.llama.runtime import FlashAttention, KvType, Runtime
 from pocketserver.engines.llama.tuning import TuningRecord
 
@@ -64,13 +64,22 @@ class Load(_Frame, frozen=True, kw_only=True, tag="load"):
 
 
 class Tune(_Frame, frozen=True, kw_only=True, tag="tune"):
-    """Load a model only to measure it."""
+    """Load a model only to measure it, in about so many seconds."""
 
     load: Load
+    budget_seconds: float
 
 
 class Generate(_Frame, frozen=True, kw_only=True, tag="generate"):
     request: GenerationRequest
+
+
+class Embed(_Frame, frozen=True, kw_only=True, tag="embed"):
+    """Make a vector of each input; one that is too long is cut with `truncate`, else the whole is refused."""
+
+    id: str
+    inputs: tuple[EmbeddingInput, ...]
+    truncate: bool
 
 
 class Count(_Frame, frozen=True, kw_only=True, tag="count"):
@@ -88,7 +97,7 @@ class Close(_Frame, frozen=True, kw_only=True, tag="close"):
     """Bring what is worth keeping to the disk, and end. A running answer is cancelled."""
 
 
-ToWorker: TypeAlias = Load | Tune | Generate | Count | Cancel | Close
+ToWorker: TypeAlias = Load | Tune | Generate | Embed | Count | Cancel | Close
 
 
 class Hello(_Frame, frozen=True, kw_only=True, tag="hello"):
@@ -168,6 +177,15 @@ class Events(_Frame, frozen=True, kw_only=True, tag="events"):
     batch: tuple[Event, ...]
 
 
+class Embedded(_Frame, frozen=True, kw_only=True, tag="embedded"):
+    """The vector of the next input, as little-endian 32-bit floats, and how many tokens were read for it."""
+
+    id: str
+    vector: bytes
+    tokens: int
+    truncated: bool
+
+
 class Refused(_Frame, frozen=True, kw_only=True, tag="refused"):
     """A request (`id`) or a count (`ticket`) that is not answered; may also come after some events."""
 
@@ -180,7 +198,7 @@ class Refused(_Frame, frozen=True, kw_only=True, tag="refused"):
 
 
 class Ended(_Frame, frozen=True, kw_only=True, tag="ended"):
-    """The last frame of each Generate, whatever became of it: the model is free again."""
+    """The last frame of each Generate and Embed, whatever became of it: the model is free again."""
 
     id: str
 
@@ -203,6 +221,7 @@ FromWorker: TypeAlias = (
     | Accepted
     | PromptProgress
     | Events
+    | Embedded
     | Refused
     | Ended
     | Counted

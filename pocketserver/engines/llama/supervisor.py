@@ -81,6 +81,7 @@ class LlamaOptions:
     draft_tokens: int | None = None
     tuning: bool = False
     tune_again: bool = False
+    tuning_seconds: float = 8.0
     gpu_layers: int | str = "auto"
     chat_template: Path | None = None
     reasoning_budget: int | None = None
@@ -335,7 +336,8 @@ class Supervisor:
 
         None: the process ended before it measured; the flag tells whether that was in its first decode.
         """
-        tuner = Tuner(self._options.state_folder, tuple(map(Path, load.cache.model_parts)), self._show_tuning)
+        parts = tuple(map(Path, load.cache.model_parts))
+        tuner = Tuner(self._options.state_folder, parts, self._show_tuning, self._options.tuning_seconds)
         key = await tuner.key(machine)
         record = await tuner.known(key)
         if self._options.tune_again and self.tuned is None:

@@ -24,11 +24,18 @@ _MEASURING_SECONDS = 120.0  # many times what measuring is allowed to take
 class Tuner:
     """Measurements of one model. `on_progress` hears fractions from 0 to 1."""
 
-    def __init__(self, state_folder: Path, model_parts: Sequence[Path], on_progress: Callable[[float], None]) -> None:
+    def __init__(
+        self,
+        state_folder: Path,
+        model_parts: Sequence[Path],
+        on_progress: Callable[[float], None],
+        budget_seconds: float,
+    ) -> None:
         self._memory = TuningMemory(state_folder)
         self._hashes = HashMemory(state_folder)
         self._parts = model_parts
         self._on_progress = on_progress
+        self._budget_seconds = budget_seconds
 
     async def key(self, machine: str) -> str:
         """Under which a record is kept. Reads the whole model the first time."""
@@ -46,7 +53,7 @@ class Tuner:
         measures is remembered, so that it is not tried again. Raises Refusal for a model that cannot be loaded.
         """
         logger.info("Measuring how this machine runs the model best. This takes some seconds, once.")
-        link.send(Tune(load=load))
+        link.send(Tune(load=load, budget_seconds=self._budget_seconds))
         record, probing, measuring = await self._follow(link)
         if record is None and not measuring:
             return None, probing
@@ -74,6 +81,8 @@ class Tuner:
                     return None, probing, measuring
                 case Tuned(record=record):
                     return record, False, True
+                case LoadFailed() if measuring:
+                    return None, False, True
                 case LoadFailed(code=code, message=message):
                     raise Refusal(Code(code), message)
                 case Probing():

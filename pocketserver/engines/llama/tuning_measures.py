@@ -4,8 +4,8 @@ A filled context is made cheaply: one piece of text is computed, and its state i
 copy as a part of the one sequence. What attention costs does not depend on what was said.
 """
 
+import contextlib
 import ctypes
-import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,6 +30,7 @@ from pocketserver.engines.llama.tuning import (
     best_batch_threads,
     best_threads,
 )
+from pocketserver.errors import Refusal
 
 FORMATS = (
     (KvType.F16, FlashAttention.ON),
@@ -38,8 +39,6 @@ FORMATS = (
     (KvType.F16, FlashAttention.OFF),
 )
 MICRO_BATCHES = (64, 128, 256, 512)
-BUDGET_SECONDS = 8.0
-"""A row that would last longer, judged by the one before, is not begun: a large model has fewer rows."""
 
 _PIECE_TOKENS = 64  # of the text that is computed for each row
 _COPIES = 11  # and so often it is there once more when the context is filled: 768 tokens
@@ -48,15 +47,10 @@ _SMALLEST_PIECE = 16
 _PIECE_SECONDS = 0.6
 _CONTEXT = 1024
 
-Report = Callable[[float, Row], None]
+Report = Callable[[float], None]
 
 
-def measure(model: Model, load: Load, usual: Runtime, logical_cores: int, report: Report) -> TuningRecord:
-    """Measure threads, then formats, then micro-batches with the best of those, while time is left."""
-    return _Measuring(model, load, usual, report).run(logical_cores)
-
-
-def tune(load: Load, send: Callable[[FromWorker], None]) -> None:
+def tune(load: Load, budget_seconds: float, send: Callable[[FromWorker], None]) -> None:
     """Load a model, see that it runs, and measure it, in frames. Raises Refusal."""
     model = Model(load, native.progress_callback(lambda fraction: send(LoadProgress(fraction=fraction))))
     usual = runtime_of(Load(path=load.path, context_size=load.context_size))
@@ -67,16 +61,22 @@ def tune(load: Load, send: Callable[[FromWorker], None]) -> None:
     probe(decoder, model.vocabulary.size)
     decoder.close()
     send(Measured(fraction=0.0))
-    logical_cores = psutil.cpu_count() or usual.threads
-    record = measure(model, load, usual, logical_cores, lambda fraction, _row: send(Measured(fraction=fraction)))
+    measuring = _Measuring(model, load, usual, budget_seconds, lambda fraction: send(Measured(fraction=fraction)))
+    record = measuring.run(psutil.cpu_count() or usual.threads)
     send(Tuned(record=record))
 
 
 class _Measuring:
-    def __init__(self, model: Model, load: Load, usual: Runtime, report: Report) -> None:
+    """Threads, then formats, then micro-batches with the best of those, while time is left.
+
+    A row that would outlast the budget, judged by the one before, is not begun: a large model has fewer rows.
+    """
+
+    def __init__(self, model: Model, load: Load, usual: Runtime, budget_seconds: float, report: Report) -> None:
         self._model = model
         self._load = msgspec.structs.replace(load, context_size=min(_CONTEXT, load.context_size))
         self._usual = usual
+        self._budget_seconds = budget_seconds
         self._report = report
         self._started = time.perf_counter()
         self._others = OtherPrograms()
@@ -92,7 +92,8 @@ class _Measuring:
             self._measure_threads(threads)
         quick = self._quickest_threads()
         for kv_type, flash_attention in FORMATS:
-            self._measure_format(msgspec.structs.replace(quick, kv_type=kv_type, flash_attention=flash_attention))
+            with contextlib.suppress(Refusal):  # not every format suits every model's head size
+                self._measure_format(msgspec.structs.replace(quick, kv_type=kv_type, flash_attention=flash_attention))
         best = self._best_format(quick)
         self._measure_micro_batches(best)
         return TuningRecord(
@@ -110,13 +111,13 @@ class _Measuring:
 
     @property
     def _time_is_left(self) -> bool:
-        return self._elapsed + self._last_row_seconds < BUDGET_SECONDS
+        return self._elapsed + self._last_row_seconds < self._budget_seconds
 
     def _add(self, row: Row) -> None:
         self._rows.append(row)
         now = self._elapsed
         self._last_row_seconds, self._last_row_ended = now - self._last_row_ended, now
-        self._report(min(0.99, now / BUDGET_SECONDS), row)
+        self._report(min(0.99, now / self._budget_seconds))
 
     def _measure_threads(self, threads: int) -> None:
         """Costs without a filled context, which changes how long attention takes but not which count is best."""
@@ -241,7 +242,6 @@ class _Measuring:
             yield decoder
         finally:
             decoder.close()
-            gc.collect()
 
 
 def thread_counts(physical: int, logical: int) -> list[int]:

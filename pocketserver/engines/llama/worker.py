@@ -16,6 +16,7 @@ from pocketserver.engines.llama.frames import (
     Close,
     Count,
     Counted,
+    Embed,
     Ended,
     FrameError,
     Generate,
@@ -29,6 +30,7 @@ from pocketserver.engines.llama.pipes import Pipes, die_with_parent, share_the_p
 from pocketserver.errors import Code, Refusal
 
 if TYPE_CHECKING:
+    from pocketserver.chat import GenerationRequest
     from pocketserver.engines.llama.session import Job, Session
 
 _WAITING_COUNTS = 64
@@ -80,10 +82,9 @@ class Worker:
             case Load() | Tune():
                 self._loads.put(frame)
             case Generate(request=request):
-                from pocketserver.engines.llama.session import Job
-
-                job = self._open_jobs[request.id] = Job(request)
-                self._jobs.put(job)
+                self._queue_job(request)
+            case Embed():
+                self._queue_job(frame)
             case Cancel(id=request_id):
                 if (found := self._open_jobs.get(request_id)) is not None:
                     found.cancel()
@@ -104,7 +105,7 @@ class Worker:
         try:
             if isinstance(load, Load):
                 return Session(load, self._pipes.send)
-            tune(load.load, self._pipes.send)
+            tune(load.load, load.budget_seconds, self._pipes.send)
         except Refusal as refusal:
             self._pipes.send(LoadFailed(code=refusal.code, message=refusal.message))
         except Exception:  # noqa: BLE001 - the top of this process's work
@@ -128,6 +129,12 @@ class Worker:
         finally:
             self._open_jobs.pop(job.request.id, None)
             self._pipes.send(Ended(id=job.request.id))
+
+    def _queue_job(self, request: "GenerationRequest | Embed") -> None:
+        from pocketserver.engines.llama.session import Job
+
+        job = self._open_jobs[request.id] = Job(request)
+        self._jobs.put(job)
 
     def _queue_count(self, frame: Count, ticket: int) -> None:
         try:
