@@ -7,18 +7,21 @@ from typing import TYPE_CHECKING
 
 from pocketserver.chat import EngineState, ModelInfo
 from pocketserver.engines.engine import Engine
+from pocketserver.engines.recording import RecordingEngine
+from pocketserver.engines.replay import Library, ReplayEngine, load_recordings
 from pocketserver.engines.sim.engine import SimEngine
-from pocketserver.errors import StartupError
+from pocketserver.errors import StartupError, UsageError
 from pocketserver.gate.keys import MAIN, KeyStore
 from pocketserver.models.catalog import load_catalog
 from pocketserver.models.progress import Report
 from pocketserver.models.pull import pull
 from pocketserver.models.store import InstalledModel, ModelStore, resolve_model_argument
 from pocketserver.server import Server, make_door
-from pocketserver.settings import Effective, Settings
+from pocketserver.settings import SECRETS, Effective, Settings
 from pocketserver.simulator.presets import sim_engine
 from pocketserver.simulator.scenario import load_scenario
 from pocketserver.simulator.simulator import Simulator
+from pocketserver.telemetry.log_lines import Redaction
 from pocketserver.telemetry.logs import ServerLog
 from pocketserver.telemetry.metrics import Metrics
 from pocketserver.telemetry.present import Sources
@@ -54,9 +57,10 @@ def assemble(effective: Effective, engine: Engine, log: ServerLog, model: Instal
             dropped_log_lines=lambda: log.dropped,
         )
     )
-    if isinstance(engine, SimEngine):
+    device = engine.inner if isinstance(engine, RecordingEngine) else engine
+    if isinstance(device, SimEngine):
         server.simulator = Simulator(
-            engine,
+            device,
             scenario=None if settings.scenario is None else load_scenario(settings.scenario),
             rotate_key=lambda: _rotate(keys),
         )
@@ -76,7 +80,7 @@ async def prepare_model(settings: Settings, progress: Report) -> InstalledModel 
 
     Raises StartupError for a name that is none and for a broken file.
     """
-    if settings.engine != "llama":
+    if settings.engine != "llama" or settings.replay is not None:
         return None
     store = ModelStore(settings.home_folder / "models")
     catalog = await asyncio.to_thread(load_catalog, settings.home_folder / "catalog.toml")
@@ -104,9 +108,31 @@ def installed_models(settings: Settings, engine: Engine, served: InstalledModel 
     ]
 
 
-def make_engine(settings: Settings, model: InstalledModel | None) -> Engine:
-    """The engine that the settings name. `model` is the GGUF file, for engines that need one."""
-    return _ENGINES[settings.engine](settings, model)
+def make_engine(
+    settings: Settings, model: InstalledModel | None, warn: Callable[[str], None] = lambda _sentence: None
+) -> Engine:
+    """The engine that the settings name. `model` is the GGUF file, for engines that need one.
+
+    With `replay`, recordings answer; with `record`, the engine's answers are recorded, and `warn` is told what fails.
+    """
+    if settings.replay is not None and settings.record is not None:
+        raise UsageError("record and replay cannot be set together.")
+    if settings.replay is not None:
+        return _replay(settings, Path(settings.replay))
+    engine = _ENGINES[settings.engine](settings, model)
+    if settings.record is None:
+        return engine
+    return RecordingEngine(engine, Path(settings.record), redact=_redaction(settings), warn=warn)
+
+
+def _replay(settings: Settings, folder: Path) -> Engine:
+    library = Library(load_recordings(folder), _redaction(settings))
+    speed = None if settings.speed == "max" else settings.speed
+    return ReplayEngine(library, fallback=settings.replay_fallback, speed=speed, seed=settings.seed)
+
+
+def _redaction(settings: Settings) -> Redaction:
+    return Redaction([secret for name in SECRETS if (secret := getattr(settings, name))])
 
 
 def _sim(settings: Settings, _model: InstalledModel | None) -> Engine:

@@ -107,6 +107,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     device: Annotated[str | None, Meta(description="the name of a device preset")] = None
     scenario: Annotated[str | None, Meta(description="the name or path of a scenario")] = None
     tokens_per_second: Annotated[Positive, Meta(description="tokens a second, more than 0")] = 40.0
+    record: Annotated[str | None, Meta(description="a folder to write every exchange into")] = None
+    replay: Annotated[str | None, Meta(description="a folder of recordings to answer from")] = None
+    replay_fallback: Annotated[bool, Meta(description="true or false")] = False
     reply: Annotated[Literal["prose", "echo"], Meta(description="prose or echo")] = "prose"
 
     log: Annotated[Literal["text", "json"], Meta(description="text or json")] = "text"
@@ -129,7 +132,7 @@ class Effective:
 
 
 _TYPES = get_type_hints(Settings, include_extras=True)
-_PATHS = frozenset({"home", "chat_template"})
+_PATHS = frozenset({"home", "chat_template", "record", "replay"})
 
 
 def load(

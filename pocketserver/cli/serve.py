@@ -40,6 +40,11 @@ def serve(
     reply: Annotated[str | None, Option(help="Simulator: prose or echo.")] = None,
     device: Annotated[str | None, Option(help="Simulator: a device, such as iphone-15-pro.")] = None,
     scenario: Annotated[str | None, Option(help="Simulator: a scenario's name, or the path of a TOML file.")] = None,
+    record: Annotated[str | None, Option(help="Write every exchange into this folder.")] = None,
+    replay: Annotated[str | None, Option(help="Simulator: answer from the recordings of this folder.")] = None,
+    replay_fallback: Annotated[
+        bool | None, Option("--replay-fallback", help="Let rules answer what was not recorded.")
+    ] = None,
     home: Annotated[str | None, Option(help="The folder for keys, models and caches.")] = None,
     ready_json: Annotated[str | None, Option(help="Write one JSON line when ready: a file, or -.")] = None,
     exit_on_stdin_close: Annotated[bool | None, Option("--exit-on-stdin-close", help="End with the parent.")] = None,

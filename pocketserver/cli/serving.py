@@ -47,7 +47,7 @@ async def _serve(effective: Effective) -> None:
         if exposed:
             banner.say(f"WARNING: {exposed}")
         model = await prepare_model(settings, banner.fetch_progress)
-        server = assemble(effective, make_engine(settings, model), log, model)
+        server = assemble(effective, make_engine(settings, model, log.logger.warning), log, model)
         if server.keys is not None:
             await asyncio.to_thread(server.keys.main_key)  # made at the first start; a broken key file ends it here
         choice = await asyncio.to_thread(address.choose, settings.advertise, settings.host)

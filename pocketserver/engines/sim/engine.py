@@ -2,8 +2,8 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 
@@ -179,10 +179,16 @@ class SimEngine:
         follows_schema = request.constraint is not None or request.tools  # a hostile schema takes seconds to follow
         script = await asyncio.to_thread(self._script, request) if follows_schema else self._script(request)
         stream = SimStream(SimAnswer(request, script, self.device, prompt_tokens, interruption))
+        with self.playing(stream):
+            yield stream
+
+    @contextmanager
+    def playing(self, stream: SimStream) -> Iterator[None]:
+        """Count a stream as running, so that whatever happens to the device can end it."""
         self._stream = stream
         self.running += 1
         try:
-            yield stream
+            yield
         finally:
             self.running -= 1
             self._stream = None

@@ -47,10 +47,18 @@ class Interruption(Protocol):
         ...
 
 
+class Answer(Protocol):
+    """What a stream gets its batches from."""
+
+    async def next_batch(self, pause: Pause) -> Sequence[Event] | None:
+        """The next events, once they are due; None after the last."""
+        ...
+
+
 class SimStream(EventStream):
     """Makes each batch when its reader asks for it: nothing piles up, and leaving costs nothing."""
 
-    def __init__(self, answer: "SimAnswer") -> None:
+    def __init__(self, answer: Answer) -> None:
         super().__init__()
         self._answer = answer
 
