@@ -1,4 +1,6 @@
 # Nine short targets, the same for people and for CI. ARGS is passed on: make serve ARGS="--no-mdns --host 127.0.0.1"
+# llama.cpp is compiled with the flags that suit this processor (tools/build_flags.py) unless CMAKE_ARGS says otherwise. A
+# wheel that pip has kept from an earlier build is used as it is; `pocketserver tune` tells when another build would pay.
 PYTHON ?= python3
 VENV   := .venv
 PIP    := $(VENV)/bin/python -m pip --disable-pip-version-check --quiet

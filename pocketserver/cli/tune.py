@@ -91,7 +91,7 @@ def _document(tuned: Tuned, advice: Sequence[str], command: str | None) -> objec
     record = msgspec.to_builtins(tuned.record) | {"rows": rows}
     choice = {
         "runtime": msgspec.to_builtins(tuned.choice.runtime),
-        "draft_tokens": tuned.choice.draft_tokens,
+        "drafts": msgspec.to_builtins(tuned.choice.drafts),
         "batch_invariant": tuned.choice.batch_invariant,
     }
     build = {"version": tuned.version, "features": tuned.build, "advice": list(advice), "rebuild": command}
@@ -104,7 +104,7 @@ def _print(tuned: Tuned) -> None:
         Console(width=None if Console().is_terminal else 140).print(_table(record.rows))
     else:
         typer.echo("Nothing was measured: measuring ended the model process. The usual values are used.")
-    drafts = f"drafts of up to {choice.draft_tokens} tokens" if choice.draft_tokens else "no drafts, they do not pay"
+    drafts = f"drafts of up to {choice.drafts.tokens} tokens" if choice.drafts.tokens else "no drafts, they do not pay"
     typer.echo(f"Used: {choice.runtime}; {drafts}.")
     typer.echo(f"llama.cpp {tuned.version}: {tuned.build}")
     if record.busy >= TOO_BUSY:

@@ -6,7 +6,7 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from pocketserver.chat import EmbeddingInput, Event, GenerationRequest
-from pocketserver.engines.llama.runtime import FlashAttention, KvType, Runtime
+from pocketserver.engines.llama.runtime import Drafts, FlashAttention, KvType, Runtime
 from pocketserver.engines.llama.tuning import TuningRecord
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024  # a request body is a few MiB; scores of a long answer are the largest thing sent
@@ -43,7 +43,7 @@ class Load(_Frame, frozen=True, kw_only=True, tag="load"):
     """Load a model. `gpu_layers` -1 means all. `template` replaces the model's own chat template.
 
     `extra_buffers` lets llama.cpp repack weights (design, safe mode). `threads` None is one for each physical core,
-    `threads_batch` (for prompts) None is the same as `threads`. `draft_tokens` 0 is no speculation.
+    `threads_batch` (for prompts) None is the same as `threads`.
     `abort_in_probe_with_extra_buffers` is for tests: it makes the probe end the process as a bad CPU would.
     """
 
@@ -56,7 +56,7 @@ class Load(_Frame, frozen=True, kw_only=True, tag="load"):
     gpu_layers: int = -1
     extra_buffers: bool = True
     micro_batch: int = 256
-    draft_tokens: int = 0
+    drafts: Drafts = Drafts()
     template: str | None = None
     state_folder: str | None = None
     cache: Caching = Caching()
@@ -136,7 +136,7 @@ class Loaded(_Frame, frozen=True, kw_only=True, tag="loaded"):
     context_size: int
     gpu_layers: int
     runtime: Runtime
-    draft_tokens: int = 0
+    drafts: Drafts
     supports_tools: bool
     template_problem: str | None = None
     seconds: float

@@ -22,6 +22,7 @@ from pocketserver.engines.llama.answer import Reply
 from pocketserver.engines.llama.constraint import TokenConstraint
 from pocketserver.engines.llama.decoder import DecodeAbortedError, Decoder, Logits
 from pocketserver.engines.llama.model import Vocabulary
+from pocketserver.engines.llama.runtime import NO_DRAFTS, Drafts
 from pocketserver.engines.llama.sampler import Sampler, log_probability, most_probable
 from pocketserver.engines.llama.speculation import Drafter
 from pocketserver.errors import Code, Refusal
@@ -43,7 +44,7 @@ class Generation:
     emit: Emit
     progress: Callable[[int], None]
     cancelled: Callable[[], bool]
-    draft_tokens: int = 0
+    drafts: Drafts = NO_DRAFTS
     load_seconds: float = 0.0
     _sampler: Sampler = field(init=False)
     _drafter: Drafter | None = None
@@ -63,7 +64,7 @@ class Generation:
         self._limit = min(self.request.max_tokens, self.decoder.context_size - len(self.prompt))
         self._sampler = Sampler(self.request.sampling, self.prompt)
         if self._may_draft:
-            self._drafter = Drafter(self.prompt, self.draft_tokens, self.vocabulary.end_tokens)
+            self._drafter = Drafter(self.prompt, self.drafts, self.vocabulary.end_tokens)
         started = time.perf_counter()
         self._read_prompt()
         first = time.perf_counter()
@@ -80,7 +81,7 @@ class Generation:
     def _may_draft(self) -> bool:
         """A draft knows neither a constraint nor a budget, and a wrong one must be cut away again."""
         free = self.constraint is None and self.request.reasoning_budget is None
-        return self.draft_tokens > 0 and free and self.decoder.can_be_cut
+        return self.drafts.tokens > 0 and free and self.decoder.can_be_cut
 
     @property
     def _logits(self) -> Logits:

@@ -58,6 +58,16 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class Drafts(msgspec.Struct, frozen=True, kw_only=True):
+    """Speculation: up to `tokens` in a draft, 0 is none. `break_even` is the share that must be right to gain time."""
+
+    tokens: int = 0
+    break_even: float = 0.5
+
+
+NO_DRAFTS = Drafts()
+
+
 def check(kv_type: KvType | None, flash_attention: FlashAttention) -> None:
     """Refuse what llama.cpp cannot do: it reads a quantised cache in its flash attention alone."""
     if kv_type is KvType.Q8_0 and flash_attention is FlashAttention.OFF:

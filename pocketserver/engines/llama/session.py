@@ -83,7 +83,7 @@ class Session:
         self._model = Model(load, progress)
         self._dialogue = self._examined(load)
         self._runtime = runtime_of(load)
-        self._draft_tokens = load.draft_tokens
+        self._drafts = load.drafts
         self._decoder = Decoder(self._model, load, self._runtime)
         send(Probing())
         if load.abort_in_probe_with_extra_buffers and load.extra_buffers:
@@ -134,7 +134,7 @@ class Session:
             emit=lambda events: self._emit(request.id, list(events)),
             progress=lambda tokens: self._send(PromptProgress(id=request.id, tokens=tokens)),
             cancelled=lambda: job.cancelled,
-            draft_tokens=self._draft_tokens,
+            drafts=self._drafts,
             load_seconds=self._load_seconds,
         )
         job.attach(self._decoder.abort)
@@ -178,7 +178,7 @@ class Session:
             context_size=self._decoder.context_size,
             gpu_layers=self._model.gpu_layers,
             runtime=self._runtime,
-            draft_tokens=self._draft_tokens,
+            drafts=self._drafts,
             supports_tools=self._dialogue.supports_tools,
             template_problem=problem,
             seconds=self._load_seconds,

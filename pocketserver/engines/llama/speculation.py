@@ -3,6 +3,8 @@
 from collections import deque
 from collections.abc import Collection, Sequence
 
+from pocketserver.engines.llama.runtime import Drafts
+
 _KEY_TOKENS = 3
 _REMEMBERED_PLACES = 8
 _LONGEST_COMPARED = 32
@@ -15,13 +17,13 @@ _MOST_DEMANDING = 24
 class Drafter:
     """Drafts for one answer. Each wrong guess makes it ask for longer matches, each right one for shorter."""
 
-    def __init__(self, prompt: Sequence[int], longest: int, end_tokens: Collection[int]) -> None:
-        """`longest` is the most tokens in a draft; none contains an end token."""
-        self._longest = longest
+    def __init__(self, prompt: Sequence[int], drafts: Drafts, end_tokens: Collection[int]) -> None:
+        """No draft contains an end token."""
+        self._drafts = drafts
         self._end_tokens = end_tokens
         self._text: list[int] = []
         self._places: dict[tuple[int, ...], deque[int]] = {}
-        self._demanded = _KEY_TOKENS + 1
+        self._demanded = _KEY_TOKENS + 1 if drafts.break_even <= 0.5 else _SURE_TOKENS
         for token in prompt:
             self.add(token)
 
@@ -37,14 +39,14 @@ class Drafter:
         start, length = self._best_place()
         if length < self._demanded:
             return []
-        wanted = self._longest if length >= _SURE_TOKENS else self._longest // 2
+        wanted = self._drafts.tokens if length >= _SURE_TOKENS else self._drafts.tokens // 2
         found = self._text[start : start + max(0, min(wanted, most))]
         ends = (index for index, token in enumerate(found) if token in self._end_tokens)
         return found[: next(ends, len(found))]
 
     def learn(self, drafted: int, accepted: int) -> None:
         """A draft of so many tokens was right for so many."""
-        if accepted * 2 >= drafted:
+        if accepted >= drafted * self._drafts.break_even:
             self._demanded = max(_LEAST_MATCH, self._demanded // 2)
         else:
             self._demanded = min(_MOST_DEMANDING, self._demanded * 2)

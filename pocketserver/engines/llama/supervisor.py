@@ -27,7 +27,7 @@ from pocketserver.engines.llama.frames import (
 from pocketserver.engines.llama.free_memory import available_memory
 from pocketserver.engines.llama.link import WorkerLink, how_it_ended
 from pocketserver.engines.llama.memory import choose_context
-from pocketserver.engines.llama.runtime import FlashAttention, KvType, check
+from pocketserver.engines.llama.runtime import Drafts, FlashAttention, KvType, check
 from pocketserver.engines.llama.safe_mode import SafeModeMemory, combination
 from pocketserver.engines.llama.tuner import Tuner, with_choice
 from pocketserver.engines.llama.tuning import TuningRecord, choose
@@ -287,7 +287,7 @@ class Supervisor:
             flash_attention=options.flash_attention,
             gpu_layers=options.gpu_layers if isinstance(options.gpu_layers, int) else -1,
             micro_batch=micro_batch,
-            draft_tokens=options.draft_tokens or 0,
+            drafts=Drafts(tokens=options.draft_tokens or 0),
             template=_read_template(options.chat_template),
             state_folder=str(options.state_folder),
             cache=Caching(

@@ -116,5 +116,5 @@ def with_choice(load: Load, choice: Choice) -> Load:
         kv_type=runtime.kv_type,
         flash_attention=runtime.flash_attention,
         micro_batch=runtime.micro_batch,
-        draft_tokens=choice.draft_tokens,
+        drafts=choice.drafts,
     )

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from pocketserver.engines.llama.runtime import FlashAttention, KvType, Runtime
+from pocketserver.engines.llama.runtime import NO_DRAFTS, Drafts, FlashAttention, KvType, Runtime
 
 TURN_PROMPT_TOKENS = 500
 TURN_GENERATED_TOKENS = 100
@@ -24,6 +24,9 @@ WORTH_A_CHANGE = 1.05
 
 TOO_BUSY = 0.3
 MOST_ATTEMPTS = 3
+
+WORTH_DRAFTING = 1.25
+"""A draft that is all right must be so much faster than its tokens one by one."""
 
 DRAFT_LENGTHS = (7, 15)
 """Tokens that speculation may decode behind a certain one; with it, whole tiles of 8 or 16 rows are computed."""
@@ -110,10 +113,10 @@ class Given(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """How to run the model. `draft_tokens` 0 is no speculation."""
+    """How to run the model."""
 
     runtime: Runtime
-    draft_tokens: int = 0
+    drafts: Drafts = NO_DRAFTS
     batch_invariant: bool | None = None
 
 
@@ -130,9 +133,11 @@ def choose(record: TuningRecord, given: Given) -> Choice:
         flash_attention=best.runtime.flash_attention if best else given.flash_attention,
         micro_batch=given.micro_batch or best_micro_batch(record.rows, usual),
     )
-    drafts = draft_tokens(best.batches if best else ()) if given.draft_tokens is None else given.draft_tokens
+    drafts = drafts_that_pay(best.batches if best else ())
+    if given.draft_tokens is not None:
+        drafts = Drafts(tokens=given.draft_tokens)
     exact = best.batch_invariant if best and _same_threads(best.runtime, runtime) else None
-    return Choice(runtime=runtime, draft_tokens=drafts, batch_invariant=exact)
+    return Choice(runtime=runtime, drafts=drafts, batch_invariant=exact)
 
 
 def choose_format(rows: Iterable[Row], given: Given) -> Row | None:
@@ -162,14 +167,15 @@ def best_micro_batch(rows: Iterable[Row], usual: Runtime) -> int:
     return _best(seconds, usual.micro_batch)
 
 
-def draft_tokens(batches: Sequence[Batch]) -> int:
-    """The longest draft whose batch costs less than the tokens in it would one by one, even when half are wrong."""
+def drafts_that_pay(batches: Sequence[Batch]) -> Drafts:
+    """The longest draft that is worth its batch if all of it is right, and how much of it has to be."""
     seconds = {batch.tokens: batch.seconds for batch in batches}
-    single = seconds.get(1)
-    if single is None:
-        return 0
-    paying = [tokens for tokens in DRAFT_LENGTHS if seconds.get(tokens + 1, 1e9) < single * (tokens + 2) / 2]
-    return max(paying, default=0)
+    single = seconds.pop(1, 0.0)
+    paying = [tokens for tokens, value in seconds.items() if value * WORTH_DRAFTING <= single * tokens]
+    if not paying:
+        return NO_DRAFTS
+    tokens = max(paying)
+    return Drafts(tokens=tokens - 1, break_even=max(0.0, seconds[tokens] / single - 1) / (tokens - 1))
 
 
 def _permits(given: Given, runtime: Runtime) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from pocketserver.chat import FinishReason, GenerationRequest, Sampling
-from pocketserver.engines.llama.runtime import KvType
+from pocketserver.engines.llama.runtime import Drafts, KvType
 from pocketserver.engines.llama.speculation import Drafter
 from tests.engines.llama.asking import Answer, answered, asking
 from tests.engines.llama.conftest import MakeEngine
@@ -20,7 +20,7 @@ REPEAT = f"Repeat this text exactly:\n\n{PASSAGE}"
 
 
 def drafter(text: Sequence[int], longest: int = 4) -> Drafter:
-    return Drafter(text, longest, {END})
+    return Drafter(text, Drafts(tokens=longest), {END})
 
 
 def test_the_text_goes_on_as_it_did_before() -> None:

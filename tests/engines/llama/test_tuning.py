@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pocketserver.engines.llama.runtime import FlashAttention, KvType, Runtime, check
+from pocketserver.engines.llama.runtime import Drafts, FlashAttention, KvType, Runtime, check
 from pocketserver.engines.llama.supervisor import LlamaOptions
-from pocketserver.engines.llama.tuning import Batch, Question, Row, TuningRecord, choose, draft_tokens
+from pocketserver.engines.llama.tuning import Batch, Question, Row, TuningRecord, choose, drafts_that_pay
 from pocketserver.engines.llama.tuning_memory import FOLDER, TuningMemory, record_key
 from pocketserver.errors import Refusal
 from tests.engines.llama.asking import answered, asking
@@ -91,10 +91,10 @@ def test_drafts_are_as_long_as_batches_pay() -> None:
         seconds = {1: 1.0, 8: eight, 16: sixteen}
         return tuple(Batch(tokens=tokens, seconds=value) for tokens, value in seconds.items())
 
-    assert draft_tokens(batches(2.0, 4.0)) == 15
-    assert draft_tokens(batches(2.0, 12.0)) == 7
-    assert draft_tokens(batches(8.0, 16.0)) == 0
-    assert draft_tokens(()) == 0
+    assert drafts_that_pay(batches(2.0, 4.0)) == Drafts(tokens=15, break_even=3 / 15)
+    assert drafts_that_pay(batches(4.5, 14.0)) == Drafts(tokens=7, break_even=3.5 / 7)
+    assert drafts_that_pay(batches(7.0, 14.0)) == Drafts()
+    assert drafts_that_pay(()) == Drafts()
 
 
 def test_a_quantised_cache_without_flash_attention_is_refused() -> None:
