@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import assert_never
 
 import llguidance
@@ -76,15 +76,15 @@ class Compiler:
         return TokenConstraint(matcher), grammar
 
     def _from_grammar(self, syntax: str, definition: str, param: str) -> "tuple[TokenConstraint, str]":
-        makers = {
-            "lark": llguidance.LLMatcher.grammar_from_lark,
+        makers: Mapping[str, Callable[[str], str]] = {
+            "lark": lambda text: json.dumps({"grammars": [{"lark_grammar": text}]}),
             "regex": llguidance.LLMatcher.grammar_from_regex,
         }
         if syntax not in makers:
             raise _invalid(f"Grammars are written as {' or '.join(makers)}, not as {syntax[:40]}.", param)
         if len(definition.encode("utf-8", errors="replace")) > MAX_GRAMMAR_BYTES:
             raise _invalid(f"The grammar is larger than {MAX_GRAMMAR_BYTES:,} bytes.", param)
-        grammar: str = makers[syntax](definition)
+        grammar = makers[syntax](definition)
         matcher = self._matcher(grammar)
         if problem := _problem(matcher):
             raise _invalid(f"The grammar cannot be used: {problem}.", param)
