@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
-from pocketserver.chat import EngineStatus, Event, GenerationRequest, ModelInfo
+from pocketserver.chat import EmbeddingInput, Embeddings, EngineStatus, Event, GenerationRequest, ModelInfo
 from pocketserver.errors import Code, Refusal
-
 
 _MOST_UNREAD_BATCHES = 4
 
@@ -129,6 +128,14 @@ class Engine(Protocol):
 
     async def count(self, request: GenerationRequest) -> int:
         """Prompt tokens that this request would take, by the same rendering as `generate`. Does not take the lane."""
+        ...
+
+    async def embed(self, inputs: Sequence[EmbeddingInput], *, truncate: bool) -> Embeddings:
+        """Vectors of length 1 for these inputs. Takes the lane as `generate` does; cancelling the call cancels.
+
+        An input longer than the context is cut with `truncate`; without it, or when one is empty, the whole call is
+        refused in words that name the input.
+        """
         ...
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from pocketserver.chat import EngineState, EngineStatus, GenerationRequest, ModelInfo
+from pocketserver.chat import EmbeddingInput, Embeddings, EngineState, EngineStatus, GenerationRequest, ModelInfo
 from pocketserver.engines.engine import EventStream, stalled
 from pocketserver.engines.llama.frames import (
     SCHEMA_PARAM,
@@ -18,6 +18,8 @@ from pocketserver.engines.llama.frames import (
     Cancel,
     Count,
     Counted,
+    Embed,
+    Embedded,
     Ended,
     Events,
     FrameError,
@@ -40,6 +42,7 @@ logger = logging.getLogger(__name__)
 
 _STUCK_SECONDS = 1.0
 _REAP_SECONDS = 15.0
+_EMBED_SECONDS = 120.0  # for a micro-batch, as patient as the default `stall_seconds`
 
 _STATES: Mapping[Phase, EngineState] = {
     Phase.NEW: EngineState.NO_MODEL,
@@ -71,6 +74,7 @@ class _Answer:
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     stage: Stage | None = None
     deadline: asyncio.Timeout | None = None
+    embedded: list[Embedded] = field(default_factory=list)
 
     def refuse(self, refusal: Refusal) -> None:
         if self.accepted.done():
@@ -78,7 +82,14 @@ class _Answer:
         else:
             self.accepted.set_exception(refusal)
 
+    def extend(self, seconds: float) -> None:
+        """Something was done: whoever waits for acceptance goes on waiting, for so long from now."""
+        if self.deadline is not None:
+            self.deadline.reschedule(asyncio.get_running_loop().time() + seconds)
+
     def end(self) -> None:
+        if not self.accepted.done():
+            self.accepted.set_result(None)  # an embedding is accepted when it is whole
         self.stream.close()
         self.ended.set()
 
@@ -178,15 +189,28 @@ class LlamaEngine:
     @asynccontextmanager
     async def generate(self, request: GenerationRequest) -> AsyncIterator[EventStream]:
         """Open the answer's event stream; see `Engine.generate`. Waits for a worker that is being replaced."""
+        async with self._turn(request.id, Generate(request=self._budgeted(request))) as answer:
+            await self._accepted(answer, self._options.prepare_seconds)
+            yield answer.stream
+
+    async def embed(self, inputs: Sequence[EmbeddingInput], *, truncate: bool) -> Embeddings:
+        """Vectors by the model's hidden states; see `Engine.embed`. The conversation in the context stays."""
+        frame = Embed(id=f"embed-{next(self._tickets)}", inputs=tuple(inputs), truncate=truncate)
+        async with self._turn(frame.id, frame) as answer:
+            await self._accepted(answer, _EMBED_SECONDS)
+            return embeddings_of(answer.embedded)
+
+    @asynccontextmanager
+    async def _turn(self, request_id: str, frame: Generate | Embed) -> AsyncIterator[_Answer]:
+        """Have the lane and let the worker begin; leaving the block cancels what is not done."""
         await self._lane.acquire()
         answer: _Answer | None = None
         link: WorkerLink | None = None
         try:
             link = (await self._supervisor.ready()).link
-            _send(link, Generate(request=self._budgeted(request)))
-            answer = self._answer = _Answer(request.id)
-            await self._accepted(answer)
-            yield answer.stream
+            _send(link, frame)
+            answer = self._answer = _Answer(request_id)
+            yield answer
         finally:
             # a task of its own: whoever cancels the reader a second time must not leave the lane half free
             release = asyncio.create_task(self._release(answer, link), name="llama-release")
@@ -214,14 +238,14 @@ class LlamaEngine:
             return request
         return msgspec.structs.replace(request, reasoning_budget=budget)
 
-    async def _accepted(self, answer: _Answer) -> None:
-        """Wait until a request is accepted; each stage has `prepare_seconds`."""
+    async def _accepted(self, answer: _Answer, seconds: float) -> None:
+        """Wait until a request is accepted; each stage has so many seconds."""
         try:
-            async with asyncio.timeout(self._options.prepare_seconds) as answer.deadline:
+            async with asyncio.timeout(seconds) as answer.deadline:
                 await answer.accepted
         except TimeoutError:
             self._supervisor.kill()
-            raise _too_slow(answer.stage, self._options.prepare_seconds) from None
+            raise _too_slow(answer.stage, seconds) from None
         finally:
             answer.deadline = None
 
@@ -257,27 +281,28 @@ class LlamaEngine:
                 counted = self._counts.get(ticket)
                 if counted is not None and not counted.done():
                     counted.set_exception(_refusal(frame))
-            case Preparing() | Accepted() | PromptProgress() | Events() | Refused() | Ended():
+            case Preparing() | Accepted() | PromptProgress() | Events() | Embedded() | Refused() | Ended():
                 if self._answer is not None and self._answer.id == frame.id:
                     self._advance(self._answer, frame)
             case _:
                 logger.warning("An unexpected frame: %s", type(frame).__name__)
 
     def _advance(
-        self, answer: _Answer, frame: Preparing | Accepted | PromptProgress | Events | Refused | Ended
+        self, answer: _Answer, frame: Preparing | Accepted | PromptProgress | Events | Embedded | Refused | Ended
     ) -> None:
         match frame:
             case Preparing(stage=stage):
                 answer.stage = stage
-                if answer.deadline is not None:
-                    now = asyncio.get_running_loop().time()
-                    answer.deadline.reschedule(now + self._options.prepare_seconds)
+                answer.extend(self._options.prepare_seconds)
             case Accepted():
                 answer.stream.touch()
                 if not answer.accepted.done():
                     answer.accepted.set_result(None)
             case PromptProgress():
                 answer.stream.touch()
+                answer.extend(_EMBED_SECONDS)
+            case Embedded():
+                answer.embedded.append(frame)
             case Events(batch=batch):
                 answer.stream.put(batch)
             case Refused():
@@ -303,6 +328,15 @@ def _send(link: WorkerLink, frame: ToWorker) -> None:
             Code.INVALID_PARAMETER,
             "The request cannot be passed to the model: it nests too deeply or holds a number that is too large.",
         ) from error
+
+
+def embeddings_of(frames: Sequence[Embedded]) -> Embeddings:
+    """The vectors of a worker's frames, in the order of the inputs."""
+    return Embeddings(
+        vectors=tuple(tuple(memoryview(frame.vector).cast("f").tolist()) for frame in frames),
+        prompt_tokens=sum(frame.tokens for frame in frames),
+        truncated=tuple(index for index, frame in enumerate(frames) if frame.truncated),
+    )
 
 
 def _too_slow(stage: Stage | None, seconds: float) -> Refusal:

@@ -9,11 +9,21 @@ from itertools import islice
 
 import msgspec
 
-from pocketserver.chat import EngineState, EngineStatus, GenerationRequest, ModelInfo, ToolMode
+from pocketserver.chat import (
+    EmbeddingInput,
+    Embeddings,
+    EngineState,
+    EngineStatus,
+    GenerationRequest,
+    ModelInfo,
+    ToolMode,
+)
+from pocketserver.engines.embeddings import cut_to
 from pocketserver.engines.engine import EventStream
 from pocketserver.engines.sim import example
 from pocketserver.engines.sim.clock import DeviceClock
 from pocketserver.engines.sim.device import DEFAULT_MODEL, GENERIC, DevicePreset, SimModel
+from pocketserver.engines.sim.embedding import tokens_to_embed, unit_vector
 from pocketserver.engines.sim.prose import DEFAULT_TOKENS, prose, token_count, tokens_of
 from pocketserver.engines.sim.rules import NewRule, RawToken, Reply, RuleBook
 from pocketserver.engines.sim.script import Script, Spoken, forced_call, last_message, scripted, seed_of, thinking
@@ -171,6 +181,20 @@ class SimEngine:
     async def count(self, request: GenerationRequest) -> int:
         return _prompt_tokens(request)
 
+    async def embed(self, inputs: Sequence[EmbeddingInput], *, truncate: bool) -> Embeddings:
+        """Deterministic vectors. Takes no time on the device."""
+        self._check_loaded()
+        if not self.device.model.embeddings:
+            raise Refusal(Code.INVALID_PARAMETER, "The loaded model makes no embeddings. Load one that does.")
+        window = self.device.served_context
+        whole = [tokens_to_embed(given) for given in inputs]
+        read = [cut_to(window, tokens, index, truncate=truncate) for index, tokens in enumerate(whole)]
+        return Embeddings(
+            vectors=tuple(unit_vector(tokens) for tokens in read),
+            prompt_tokens=sum(map(len, read)),
+            truncated=tuple(index for index, tokens in enumerate(whole) if len(tokens) > window),
+        )
+
     @asynccontextmanager
     async def generate(self, request: GenerationRequest) -> AsyncIterator[EventStream]:
         interruption = self.interruptions.pop(request.id, None)
@@ -194,9 +218,8 @@ class SimEngine:
             self._stream = None
 
     def _check(self, request: GenerationRequest, prompt_tokens: int) -> None:
+        self._check_loaded()
         device = self.device
-        if device.state is not EngineState.READY:
-            raise Refusal(Code.MODEL_NOT_LOADED, "The model was unloaded meanwhile. Try again shortly.", retry_after=5)
         if request.tools and not device.model.tools:
             raise Refusal(
                 Code.TOOLS_UNSUPPORTED,
@@ -213,6 +236,10 @@ class SimEngine:
                 param="messages",
                 details={"prompt_tokens": prompt_tokens, "context_size": context_size},
             )
+
+    def _check_loaded(self) -> None:
+        if self.device.state is not EngineState.READY:
+            raise Refusal(Code.MODEL_NOT_LOADED, "The model was unloaded meanwhile. Try again shortly.", retry_after=5)
 
     def _script(self, request: GenerationRequest) -> Script:
         seed = self.options.seed
