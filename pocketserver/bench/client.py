@@ -46,6 +46,8 @@ class Answer:
     prompt_tokens: int | None
     cached_tokens: int | None
     completion_tokens: int
+    text_seconds: tuple[float, ...] = ()
+    """When each piece of text came."""
 
     @property
     def tokens_per_second(self) -> float:
@@ -115,6 +117,7 @@ class _Reading:
     def __init__(self, started: float) -> None:
         self._started = started
         self._pieces: list[str] = []
+        self._times: list[float] = []
         self._first = self._last = 0.0
         self._usage: Mapping[str, object] = {}
 
@@ -135,6 +138,7 @@ class _Reading:
         self._last = time.perf_counter()
         self._first = self._first or self._last
         self._pieces.append(text)
+        self._times.append(self._last - self._started)
 
     def finish(self) -> Answer:
         if not self._pieces:
@@ -149,6 +153,7 @@ class _Reading:
             prompt_tokens=_number(self._usage.get("prompt_tokens")),
             cached_tokens=_number(cached),
             completion_tokens=_number(self._usage.get("completion_tokens")) or len(self._pieces),
+            text_seconds=tuple(self._times),
         )
 
 

@@ -23,6 +23,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "cache": ("cache:app", "Conversations kept on disk: show what there is, or clear them."),
     "tune": ("tune:tune", "Show how a model runs best on this machine; measures it where that is to be done."),
     "bench": ("bench:bench", "Measure how fast a running server is; any OpenAI-compatible one."),
+    "calibrate": ("calibrate:calibrate", "Measure a real server and write it down as a device for the simulator."),
     "settings": ("servers:settings", "Show every setting with its value and where it comes from."),
 }
 """Name, where the command lies, its line in `--help`. A command's module is imported when it is called."""
