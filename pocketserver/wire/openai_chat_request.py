@@ -48,6 +48,10 @@ class Body(msgspec.Struct, frozen=True):
     repeat_penalty: float | None = None
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
+    repeat_last_n: int | None = None
+    dry_multiplier: float | None = None
+    dry_base: float | None = None
+    dry_allowed_length: int | None = None
     logit_bias: dict[str, float] | None = None
     seed: int | None = None
     n: int | None = None
@@ -160,6 +164,10 @@ def _sampling(body: Body, defaults: Defaults) -> Sampling:
         repeat_penalty=_in_range("repeat_penalty", body.repeat_penalty, 0.01, 10, 1.0),
         frequency_penalty=_in_range("frequency_penalty", body.frequency_penalty, -2, 2, 0.0),
         presence_penalty=_in_range("presence_penalty", body.presence_penalty, -2, 2, 0.0),
+        penalty_last_n=int(_in_range("repeat_last_n", body.repeat_last_n, 0, 1_000_000, 64)),
+        dry_multiplier=_in_range("dry_multiplier", body.dry_multiplier, 0, 100, 0.0),
+        dry_base=_in_range("dry_base", body.dry_base, 1, 10, 1.75),
+        dry_allowed_length=int(_in_range("dry_allowed_length", body.dry_allowed_length, 1, 1000, 2)),
         logit_bias=_logit_bias(body.logit_bias or {}),
         seed=None if body.seed is None else body.seed & 0xFFFFFFFF,
     )

@@ -161,6 +161,17 @@ def test_defaults_are_the_servers() -> None:
     assert (request.max_tokens, request.sampling.temperature, request.sampling.top_p) == (1024, 0.7, 0.95)
 
 
+def test_every_field_of_sampling_is_read() -> None:
+    fields = {"temperature": 0.5, "top_p": 0.6, "top_k": 7, "min_p": 0.1, "typical_p": 0.9, "repeat_penalty": 1.2}
+    fields |= {"frequency_penalty": 0.3, "presence_penalty": -0.4, "seed": 5}
+    fields |= {"dry_multiplier": 0.8, "dry_base": 1.5, "dry_allowed_length": 3}
+    sampling = ask(**fields, repeat_last_n=32, logit_bias={"12": -3}).request.sampling
+
+    assert {name: getattr(sampling, name) for name in fields} == fields
+    assert (sampling.penalty_last_n, sampling.logit_bias) == (32, ((12, -3.0),))
+    assert refusal(dry_multiplier=-1).param == "dry_multiplier"
+
+
 def test_a_huge_max_tokens_is_a_limit_and_no_error() -> None:
     assert ask(max_tokens=9223372036854775808).request.max_tokens == 2**31 - 1
 

@@ -22,6 +22,7 @@ GREEDY_BELOW = 1e-4
 _FIRST_LOOK = 256
 _DRY_LONGEST = 64
 _DRY_WINDOW = 1024
+_LARGEST_PENALTY = 1e6  # far above any logit, and still a number in float32
 
 
 class Sampler:
@@ -84,7 +85,7 @@ class Sampler:
         for token, length in _continuations(self._history[-_DRY_WINDOW:]).items():
             if length >= s.dry_allowed_length:
                 exponent = min(length - s.dry_allowed_length, _DRY_LONGEST)
-                logits[token] -= s.dry_multiplier * s.dry_base**exponent
+                logits[token] -= min(s.dry_multiplier * s.dry_base**exponent, _LARGEST_PENALTY)
 
     def _filtered(self, logits: npt.NDArray[np.float32]) -> tuple[Tokens, Floats]:
         """The tokens that may be drawn and their probabilities at temperature 1, the likeliest first where cut."""

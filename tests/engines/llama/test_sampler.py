@@ -78,6 +78,11 @@ def test_dry_breaks_a_repeated_passage() -> None:
     assert Sampler(sampling, prompt=[4, 0, 2, 3, 4]).choose(LOGITS) == 0  # a copy of one token is allowed
 
 
+def test_a_penalty_beyond_all_numbers_is_only_a_large_one() -> None:
+    sampling = Sampling(temperature=0, dry_multiplier=100, dry_base=10)
+    assert Sampler(sampling, prompt=[0, 1] * 60).choose(LOGITS) == 1
+
+
 @given(st.lists(st.floats(-30, 30, width=32), min_size=2, max_size=600), st.floats(0, 1))
 def test_the_nucleus_is_the_smallest_set_that_reaches_its_share(values: list[float], top_p: float) -> None:
     probabilities = softmax(np.array(values, dtype=np.float32))
