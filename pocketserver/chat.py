@@ -213,6 +213,21 @@ class Finished(_Value, frozen=True, kw_only=True, tag="finished"):
 Event: TypeAlias = TextDelta | ReasoningDelta | ToolCallStarted | ToolCallDelta | Finished
 
 
+EmbeddingInput: TypeAlias = str | tuple[int, ...]
+"""A text, or the tokens that the model's own tokenizer makes of one."""
+
+
+class Embeddings(_Value, frozen=True, kw_only=True):
+    """One vector of length 1 for each input, in their order.
+
+    `prompt_tokens` counts what was read of all of them. `truncated` holds the indices of inputs that were cut.
+    """
+
+    vectors: tuple[tuple[float, ...], ...]
+    prompt_tokens: int
+    truncated: tuple[int, ...] = ()
+
+
 class ModelInfo(_Value, frozen=True, kw_only=True):
     """One model as lists show it. `context_size` is what it is served with, or trained with while not loaded."""
 
