@@ -46,9 +46,9 @@ def tune(
     advice = build_flags.advice(tuned.build, machine)
     command = build_flags.rebuild_command(machine, tuned.version.split()[0]) if advice else None
     if as_json:
-        typer.echo(json.dumps(_document(tuned, advice, command)))
+        typer.echo(json.dumps(document(tuned, advice, command)))
         return
-    _print(tuned)
+    show(tuned)
     if explain:
         typer.echo(_EXPLANATION)
     if command:
@@ -86,7 +86,7 @@ async def _follow(engine: LlamaEngine) -> None:
         await asyncio.sleep(_POLL_SECONDS)
 
 
-def _document(tuned: Tuned, advice: Sequence[str], command: str | None) -> object:
+def document(tuned: Tuned, advice: Sequence[str], command: str | None) -> object:
     rows = [msgspec.to_builtins(row) | {"turn_seconds": row.turn_seconds} for row in tuned.record.rows]
     record = msgspec.to_builtins(tuned.record) | {"rows": rows}
     choice = {
@@ -98,7 +98,7 @@ def _document(tuned: Tuned, advice: Sequence[str], command: str | None) -> objec
     return {"choice": choice, "build": build, "measured": record}
 
 
-def _print(tuned: Tuned) -> None:
+def show(tuned: Tuned) -> None:
     record, choice = tuned.record, tuned.choice
     if record.rows:
         Console(width=None if Console().is_terminal else 140).print(_table(record.rows))

@@ -6,7 +6,7 @@ import itertools
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -32,7 +32,8 @@ from pocketserver.engines.llama.frames import (
     ToWorker,
 )
 from pocketserver.engines.llama.link import WorkerLink
-from pocketserver.engines.llama.supervisor import LlamaOptions, Phase, Supervisor
+from pocketserver.engines.llama.options import LlamaOptions
+from pocketserver.engines.llama.supervisor import Phase, Supervisor
 from pocketserver.engines.llama.tuning import Choice, TuningRecord, choose
 from pocketserver.errors import Code, Refusal, StartupError
 
@@ -150,6 +151,7 @@ class LlamaEngine:
         if supervisor.tuned is None or worker is None:
             return None
         choice = choose(supervisor.tuned, self._options)
+        choice = replace(choice, runtime=worker.loaded.runtime, drafts=worker.loaded.drafts)  # what really runs
         return Tuned(record=supervisor.tuned, choice=choice, version=worker.hello.version, build=worker.hello.build)
 
     def models(self) -> Sequence[ModelInfo]:

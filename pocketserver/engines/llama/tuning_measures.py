@@ -74,7 +74,7 @@ class _Measuring:
 
     def __init__(self, model: Model, load: Load, usual: Runtime, budget_seconds: float, report: Report) -> None:
         self._model = model
-        self._load = msgspec.structs.replace(load, context_size=min(_CONTEXT, load.context_size))
+        self._load = msgspec.structs.replace(load, context_size=_CONTEXT)
         self._usual = usual
         self._budget_seconds = budget_seconds
         self._report = report
@@ -84,7 +84,7 @@ class _Measuring:
         self._last_row_seconds = 0.0
         self._last_row_ended = 0.0
         self._piece = _PIECE_TOKENS
-        self._copies = min(_COPIES, self._load.context_size // _PIECE_TOKENS - 2)
+        self._copies = _COPIES
 
     def run(self, logical_cores: int) -> TuningRecord:
         counts = thread_counts(self._usual.threads, logical_cores)
@@ -202,8 +202,8 @@ class _Measuring:
         return min(rows, key=lambda row: row.turn_seconds).runtime if rows else quick
 
     def _measure_micro_batches(self, runtime: Runtime) -> None:
-        sizes = [size for size in MICRO_BATCHES if size + _SMALLEST_PIECE < self._load.context_size]
-        for size in sizes if self._model.gpu_layers == 0 else [64, 128, 256]:
+        on_gpu = self._model.gpu_layers > 0  # which hears of a cancel between micro-batches only
+        for size in MICRO_BATCHES[:-1] if on_gpu else MICRO_BATCHES:
             if not self._time_is_left:
                 return
             candidate = msgspec.structs.replace(runtime, micro_batch=size)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from pocketserver.engines.llama.options import LlamaOptions
 from pocketserver.engines.llama.runtime import Drafts, FlashAttention, KvType, Runtime, check
-from pocketserver.engines.llama.supervisor import LlamaOptions
 from pocketserver.engines.llama.tuning import Batch, Question, Row, TuningRecord, choose, drafts_that_pay
 from pocketserver.engines.llama.tuning_memory import FOLDER, TuningMemory, record_key
 from pocketserver.errors import Refusal
