@@ -40,9 +40,11 @@ class Vocabulary:
     def split(self, text: str, *, special: bool = True) -> list[int]:
         """Tokens of a text as it stands. With `special`, markers become control tokens."""
         data = text.encode("utf-8", errors="replace")
-        room = len(data) + 16
-        buffer = (llama_cpp.llama_token * room)()
-        count = llama_cpp.llama_tokenize(self.pointer, data, len(data), buffer, room, False, special)
+        count, room = -1, len(data) + 16
+        while count < 0 < room:
+            buffer = (llama_cpp.llama_token * room)()
+            count = llama_cpp.llama_tokenize(self.pointer, data, len(data), buffer, room, False, special)
+            room = -count if -count > room else 0  # tokenizers that spell a space in three bytes may need more
         if count < 0:
             raise Refusal(Code.INTERNAL_ERROR, "The text could not be turned into tokens. Shorten it.")
         return list(buffer[:count])
