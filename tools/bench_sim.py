@@ -52,6 +52,12 @@ class Side:
     key: str
     requests_per_second: list[float] = field(default_factory=list)
     chunks_per_second: list[float] = field(default_factory=list)
+    cpu_per_request: list[float] = field(default_factory=list)
+    """Microseconds; what others do on the machine disturbs it least."""
+
+    def cpu_seconds(self) -> float:
+        times = psutil.Process(self.pid).cpu_times()
+        return float(times.user + times.system)
 
     def resident_mebibytes(self) -> float:
         return float(psutil.Process(self.pid).memory_info().rss / 2**20)
@@ -86,13 +92,17 @@ def _rounds(sides: list[Side], rounds: int, seconds: float, folder: Path) -> Non
     for number in range(rounds):
         for side in sides if number % 2 == 0 else reversed(sides):
             _say(f"round {number + 1} of {rounds}: {side.name}")
-            side.requests_per_second.append(_requests_per_second(side, seconds, folder))
+            before = side.cpu_seconds()
+            answered, rate = _answered(side, seconds, folder)
+            side.requests_per_second.append(rate)
+            side.cpu_per_request.append((side.cpu_seconds() - before) / answered * 1e6)
             side.chunks_per_second.append(_chunks_per_second(side, seconds))
 
 
 def _figures(ours: Side, peer: Side) -> list[dict[str, object]]:
     named: list[tuple[str, Callable[[Side], list[float]]]] = [
         (f"short answers, {CONNECTIONS} connections (requests/s)", lambda side: side.requests_per_second),
+        ("processor time of a short answer (us)", lambda side: side.cpu_per_request),
         ("streamed chunks, one connection (chunks/s)", lambda side: side.chunks_per_second),
     ]
     return [
@@ -105,8 +115,8 @@ def _figures(ours: Side, peer: Side) -> list[dict[str, object]]:
 # The measures
 
 
-def _requests_per_second(side: Side, seconds: float, folder: Path) -> float:
-    """What wrk counts. An answer other than 200 makes the figure worthless."""
+def _answered(side: Side, seconds: float, folder: Path) -> tuple[int, float]:
+    """How many requests wrk got answered, and how many a second. An answer other than 200 makes the figure worthless."""
     script = folder / f"{side.port}.lua"
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {side.key}"}
     lines = [f"wrk.headers[{json.dumps(name)}] = {json.dumps(value)}" for name, value in headers.items()]
@@ -115,10 +125,10 @@ def _requests_per_second(side: Side, seconds: float, folder: Path) -> float:
     said = subprocess.run(
         [*command, f"http://127.0.0.1:{side.port}{CHAT}"], capture_output=True, text=True, check=True
     ).stdout
-    found = re.search(r"Requests/sec:\s+([\d.]+)", said)
-    if found is None or "Non-2xx" in said or "Socket errors" in said:
+    number, rate = re.search(r"(\d+) requests in", said), re.search(r"Requests/sec:\s+([\d.]+)", said)
+    if number is None or rate is None or "Non-2xx" in said or "Socket errors" in said:
         raise StartupError(f"{side.name} did not answer everything:\n{said}")
-    return float(found[1])
+    return int(number[1]), float(rate[1])
 
 
 def _chunks_per_second(side: Side, seconds: float) -> float:
@@ -159,8 +169,7 @@ def _memory(ours: Side, folder: Path) -> dict[str, object]:
         _say(f"memory over {MEMORY_CHUNKS:,} streamed chunks")
         streamed = [*_sampled(MEMORY_CHUNKS, lambda: _stream(connection, ours), ours)]
     _say(f"memory over {MEMORY_REQUESTS:,} requests")
-    seconds = 2.0
-    answered = [*_sampled(MEMORY_REQUESTS, lambda: round(_requests_per_second(ours, seconds, folder) * seconds), ours)]
+    answered = _sampled(MEMORY_REQUESTS, lambda: _answered(ours, 2.0, folder)[0], ours)
     return {"memory_mebibytes": {"chunks": streamed, "requests": answered}}
 
 
