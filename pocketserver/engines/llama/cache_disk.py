@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from pocketserver.engines.llama import cache_files
 from pocketserver.engines.llama.cache_files import CacheFileFault, Header, StateFile
+from pocketserver.engines.llama.free_memory import borrowed
 
 Tokens = npt.NDArray[np.int32]
 State = npt.NDArray[np.uint8]
@@ -92,9 +93,9 @@ class DiskCache:
         """The state's bytes; None when the file is damaged or gone, and then it is forgotten."""
         try:
             file = cache_files.read_header(state.file.path, self._version)  # another server may have written it anew
-            found = np.empty(file.header.state_bytes, np.uint8)
+            found = borrowed(file.header.state_bytes)
             cache_files.read_state(file, found.data)
-        except CacheFileFault:
+        except (CacheFileFault, OSError):  # the latter for want of memory
             self.forget(state)
             return None
         cache_files.touch(state.file.path)

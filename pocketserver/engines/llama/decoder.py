@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pocketserver.engines.llama.frames import Load
+from pocketserver.engines.llama.free_memory import borrowed
 from pocketserver.engines.llama.model import Model, common_prefix
 from pocketserver.engines.llama.native import AbortFlag
 from pocketserver.engines.llama.runtime import FLASH_ATTENTION_TYPES, GGML_TYPES, Runtime
@@ -80,7 +81,10 @@ class Decoder:
 
     def save(self) -> State | None:
         """A copy of what the memory holds for `tokens`; None when llama.cpp cannot give one."""
-        state = np.empty(self.state_bytes(), np.uint8)
+        try:
+            state = borrowed(self.state_bytes())
+        except OSError:
+            return None
         size = llama_cpp.llama_state_seq_get_data(self.pointer, state.ctypes.data_as(_BYTES), len(state), 0)
         return state if size == len(state) else None
 

@@ -34,7 +34,7 @@ class Caching(_Frame, frozen=True, kw_only=True):
 
     memory_bytes: int = 0
     disk_bytes: int = 0
-    rest_seconds: float = 2.0
+    rest_seconds: float = 0.5
     model: str = ""
     model_parts: tuple[str, ...] = ()
 

@@ -39,7 +39,7 @@ class LlamaOptions:
     memory_limit_bytes: int | None = None
     cache_memory_bytes: int = 256 * 1024 * 1024
     cache_disk_bytes: int = 0
-    cache_rest_seconds: float = 2.0
+    cache_rest_seconds: float = 0.5
     cancel_seconds: float = 3.0
     retry_seconds: float = 30.0
     prepare_seconds: float = 10.0
