@@ -116,7 +116,7 @@ def _figures(ours: Side, peer: Side) -> list[dict[str, object]]:
 
 
 def _answered(side: Side, seconds: float, folder: Path) -> tuple[int, float]:
-    """How many requests wrk got answered, and how many a second. An answer other than 200 makes the figure worthless."""
+    """How many requests wrk got answered, and how many a second. Answers other than 200 make it worthless."""
     script = folder / f"{side.port}.lua"
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {side.key}"}
     lines = [f"wrk.headers[{json.dumps(name)}] = {json.dumps(value)}" for name, value in headers.items()]

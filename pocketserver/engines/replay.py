@@ -3,15 +3,13 @@
 import asyncio
 import difflib
 import itertools
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
 from pocketserver.chat import Event, GenerationRequest, JsonValue, TextDelta
-from pocketserver.engines.engine import EventStream
 from pocketserver.engines.recording import RecordedBatch, Recording, Redact, redacted_request
 from pocketserver.engines.sim.device import DevicePreset, SimModel
 from pocketserver.engines.sim.engine import SimEngine, SimOptions
@@ -147,28 +145,18 @@ class ReplayEngine(SimEngine):
         super().reset()
         self._library.rewind()
 
-    @asynccontextmanager
-    async def generate(self, request: GenerationRequest) -> AsyncIterator[EventStream]:
+    async def accept(self, request: GenerationRequest) -> SimStream:
         recording = self._library.take(request)
         if recording is None and self._fallback:
-            async with super().generate(request) as stream:
-                yield stream
-            return
+            return await super().accept(request)
         if recording is None:
             raise await asyncio.to_thread(self._library.unmatched, request)
-        interruption = self.interruptions.pop(request.id, None)
-        async with self._playing(recording, interruption) as stream:
-            yield stream
-
-    @asynccontextmanager
-    async def _playing(self, recording: Recording, interruption: Interruption | None) -> AsyncIterator[EventStream]:
-        answer = RecordedAnswer(recording, self.device, interruption)
+        answer = RecordedAnswer(recording, self.device, self.interruptions.pop(request.id, None))
         stream = SimStream(answer)
         await answer.wait(recording.accepted_seconds, stream.pause)
         if recording.refusal is not None and not recording.batches:
             raise recording.refusal.refusal()
-        with self.playing(stream):
-            yield stream
+        return stream
 
 
 class RecordedAnswer:

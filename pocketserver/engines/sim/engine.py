@@ -2,8 +2,8 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from itertools import islice
 
@@ -195,27 +195,26 @@ class SimEngine:
             truncated=tuple(index for index, tokens in enumerate(whole) if len(tokens) > window),
         )
 
-    @asynccontextmanager
-    async def generate(self, request: GenerationRequest) -> AsyncIterator[EventStream]:
+    def generate(self, request: GenerationRequest) -> AbstractAsyncContextManager[EventStream]:
+        return _Generation(self, request)
+
+    async def accept(self, request: GenerationRequest) -> SimStream:
+        """The stream of an answer. Raises what the device or a rule refuses."""
         interruption = self.interruptions.pop(request.id, None)
         prompt_tokens = _prompt_tokens(request)
         self._check(request, prompt_tokens)
         follows_schema = request.constraint is not None or request.tools  # a hostile schema takes seconds to follow
         script = await asyncio.to_thread(self._script, request) if follows_schema else self._script(request)
-        stream = SimStream(SimAnswer(request, script, self.device, prompt_tokens, interruption))
-        with self.playing(stream):
-            yield stream
+        return SimStream(SimAnswer(request, script, self.device, prompt_tokens, interruption))
 
-    @contextmanager
-    def playing(self, stream: SimStream) -> Iterator[None]:
+    def began(self, stream: SimStream) -> None:
         """Count a stream as running, so that whatever happens to the device can end it."""
         self._stream = stream
         self.running += 1
-        try:
-            yield
-        finally:
-            self.running -= 1
-            self._stream = None
+
+    def ended(self) -> None:
+        self.running -= 1
+        self._stream = None
 
     def _check(self, request: GenerationRequest, prompt_tokens: int) -> None:
         self._check_loaded()
@@ -278,3 +277,21 @@ class SimEngine:
 def _prompt_tokens(request: GenerationRequest) -> int:
     texts = [message.content for message in request.messages] or [request.prompt or ""]
     return sum(token_count(text) + _TURN_TOKENS for text in texts) + 1
+
+
+class _Generation:
+    """One answer from its acceptance to its end. A class, because a generator costs short answers more."""
+
+    __slots__ = ("_engine", "_request")
+
+    def __init__(self, engine: SimEngine, request: GenerationRequest) -> None:
+        self._engine = engine
+        self._request = request
+
+    async def __aenter__(self) -> SimStream:
+        stream = await self._engine.accept(self._request)
+        self._engine.began(stream)
+        return stream
+
+    async def __aexit__(self, *_: object) -> None:
+        self._engine.ended()
