@@ -79,7 +79,7 @@ async def test_a_stream_joins_to_the_same_text_and_reports_usage(client: AsyncOp
 
 
 async def test_the_stream_helper_collects_one_role_and_the_whole_text(client: AsyncOpenAI) -> None:
-    async with client.chat.completions.stream(model="default", messages=HI, max_tokens=500) as stream:
+    async with client.chat.completions.stream(model="default", messages=HI, max_tokens=500, temperature=0) as stream:
         async for _ in stream:
             pass
         final = await stream.get_final_completion()
