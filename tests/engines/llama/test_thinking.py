@@ -107,6 +107,7 @@ async def test_a_required_call_holds_behind_the_thinking(thinker: LlamaEngine) -
     choice = ToolChoice(mode=ToolMode.REQUIRED, name="get_weather", parallel=False)
     answer = await answered(thinker, asking("Weather?", max_tokens=80, tools=TOOLS, tool_choice=choice))
 
+    assert thinker.status.supports_tools
     [started] = [event for event in answer.events if isinstance(event, ToolCallStarted)]
     arguments = "".join(event.arguments for event in answer.events if isinstance(event, ToolCallDelta))
     assert thoughts(answer)
