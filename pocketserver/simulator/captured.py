@@ -5,6 +5,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 from pocketserver.chat import JsonValue
 
 MOST_REQUESTS = 1000
@@ -12,8 +14,7 @@ MOST_BYTES = 32 * 1024 * 1024
 _SECRET_HEADERS = frozenset({"authorization", "x-api-key", "api-key", "proxy-authorization", "cookie"})
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class CapturedRequest:
+class CapturedRequest(msgspec.Struct, kw_only=True, eq=False):
     """One request. Times are in real seconds; `arrived` counts from the simulator's start, `at` is device time.
 
     `status` is 0 while it is being answered and 499 when its client or a fault ended the connection. `fault` is the
