@@ -159,7 +159,7 @@ class _Tape:
         accepted = self._began + self._refused_at if self._accepted is None else self._accepted
         return Recording(
             format=FORMAT,
-            recorded=self._recorded.isoformat(timespec="milliseconds"),
+            recorded=self._recorded.isoformat(timespec="microseconds"),
             engine=engine.name,
             context_size=engine.status.context_size,
             request=self._request,
