@@ -33,6 +33,8 @@ def test_an_address_that_is_not_ours_is_explained() -> None:
         listen("192.0.2.77", 0)
 
 
-@pytest.mark.parametrize(("host", "loopback"), [("127.0.0.1", True), ("::1", True), ("0.0.0.0", False), ("localhost", True)])
+@pytest.mark.parametrize(
+    ("host", "loopback"), [("127.0.0.1", True), ("::1", True), ("0.0.0.0", False), ("localhost", True)]
+)
 def test_loopback_is_recognised(host: str, loopback: bool) -> None:
     assert is_loopback(host) is loopback
