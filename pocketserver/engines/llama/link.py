@@ -47,6 +47,7 @@ class WorkerLink:
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
             limit=_LINE_LIMIT,
+            env=_without_our_settings(),
         )
         return cls(process)
 
@@ -119,3 +120,8 @@ def how_it_ended(code: int) -> str:
     with contextlib.suppress(ValueError):
         return f"was ended by {signal.Signals(-code).name}"
     return f"was ended by signal {-code}"
+
+
+def _without_our_settings() -> dict[str, str]:
+    """The environment without our variables: a key among them is nothing that native code should hold."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("POCKETSERVER_")}
