@@ -52,7 +52,7 @@ async def _serve(effective: Effective) -> None:
             await asyncio.to_thread(server.keys.main_key)  # made at the first start; a broken key file ends it here
         choice = await asyncio.to_thread(address.choose, settings.advertise, settings.host)
         server.advertised_host = choice.primary.address
-        server.other_hosts = tuple(candidate.address for candidate in choice.others)
+        server.other_hosts = tuple(candidate.address for candidate in choice.others if not candidate.ip.is_loopback)
         async with AsyncExitStack() as stack:
             stack.enter_context(_signals(server))  # first, so that it is last to go: a second signal ends the shutdown
             await stack.enter_async_context(serving(server))
