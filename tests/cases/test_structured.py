@@ -124,10 +124,12 @@ async def test_a_schema_without_demands_gives_any_json(http: aiohttp.ClientSessi
 @REAL
 async def test_properties_hold_without_a_type(http: aiohttp.ClientSession) -> None:  # SO-07
     schema = {"properties": {"a": {"type": "integer"}}, "required": ["a"]}
-    for seed in range(3):
-        answer = await ask(http, response_format=form(schema), max_tokens=60, seed=seed)
-        if answer.finish_reason == "stop":
-            jsonschema.Draft202012Validator(schema).validate(value_of(answer))
+    answers = [await ask(http, response_format=form(schema), max_tokens=60, seed=seed) for seed in range(8)]
+    finished = [answer for answer in answers if answer.finish_reason == "stop"]
+    assert {answer.status for answer in answers} == {200}
+    assert finished, "no answer came to its end, so nothing was checked"
+    for answer in finished:
+        jsonschema.Draft202012Validator(schema).validate(value_of(answer))
 
 
 @REAL
