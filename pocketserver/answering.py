@@ -17,6 +17,7 @@ from pocketserver.wire.context import ANSWER, KEY_NAME, REQUEST_ID, Answer
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 CLIENT_GONE = 499
+_MOST_HEADER_CHARACTERS = 1024
 
 
 class ErrorShape(Protocol):
@@ -24,7 +25,7 @@ class ErrorShape(Protocol):
 
     def status(self, code: Code) -> int: ...
 
-    def response(self, refusal: Refusal) -> web.Response: ...
+    def response(self, refusal: Refusal, *, request_id: str | None = None) -> web.Response: ...
 
 
 class Exchange(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +53,10 @@ class Answering:
     log: logging.Logger
     new_id: Callable[[], str]
     unix_time: Callable[[], float] = time.time
+    strict: bool = False
+    """Whether a field that is not honoured as asked is refused."""
+    shows_warnings: bool = False
+    """Whether answers say which fields were not honoured as asked."""
 
     @property
     def middleware(self) -> Middleware:
@@ -64,11 +69,20 @@ class Answering:
     async def stamp(self, request: web.Request, response: web.StreamResponse) -> None:
         """Give every response its id; for `Application.on_response_prepare`."""
         response.headers["x-request-id"] = request.get(REQUEST_ID) or self.new_id()
+        answer = request.get(ANSWER)
+        if answer is None:
+            return
+        if answer.turn is not None and answer.turn.joined is not None:
+            response.headers["x-pocketserver-queue"] = str(answer.turn.joined)
+        if answer.warnings and self.shows_warnings:
+            response.headers["x-pocketserver-warnings"] = _header_of(answer.warnings)
 
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         arrived = time.monotonic()
         request[REQUEST_ID] = self.new_id()
-        request[ANSWER] = Answer(arrived=arrived, created=int(self.unix_time()))
+        request[ANSWER] = Answer(
+            arrived=arrived, created=int(self.unix_time()), strict=self.strict, shows_warnings=self.shows_warnings
+        )
         status = CLIENT_GONE
         error: Code | None = Code.REQUEST_CANCELLED
         try:
@@ -82,13 +96,13 @@ class Answering:
         try:
             response = await handler(request)
         except Refusal as refusal:
-            return self._shape(request).response(refusal), refusal.code
+            return self._refused(request, refusal), refusal.code
         except web.HTTPRequestEntityTooLarge:
-            return self._shape(request).response(too_large(self.max_body_bytes)), Code.REQUEST_TOO_LARGE
+            return self._refused(request, too_large(self.max_body_bytes)), Code.REQUEST_TOO_LARGE
         except (asyncio.CancelledError, ConnectionError):
             raise
         except Exception as error:  # noqa: BLE001 - the top of a request: a fault of ours is an answer, not a traceback
-            return self._shape(request).response(self._fault(request, error)), Code.INTERNAL_ERROR
+            return self._refused(request, self._fault(request, error)), Code.INTERNAL_ERROR
         broken_off = request[ANSWER].refusal
         return response, broken_off.code if broken_off else None
 
@@ -99,10 +113,26 @@ class Answering:
             f"Something went wrong inside the server; its log has the details under request {request[REQUEST_ID]}.",
         )
 
+    def _refused(self, request: web.Request, refusal: Refusal) -> web.Response:
+        return self._shape(request).response(refusal, request_id=request[REQUEST_ID])
+
     def _shape(self, request: web.Request) -> ErrorShape:
         # CONNECT and `OPTIONS *` have no path at all
         prefix = max((prefix for prefix in self.families if request.path.startswith(prefix)), key=len, default="/")
         return self.families[prefix]
+
+
+def _header_of(warnings: list[str]) -> str:
+    """The warnings as one header line: whole ones, ASCII, as many as fit."""
+    line = ""
+    for warning in warnings:
+        text = warning.replace(",", ";").encode("ascii", "replace").decode()
+        text = "".join(character if character.isprintable() else " " for character in text)
+        longer = f"{line}, {text}" if line else text
+        if len(longer) > _MOST_HEADER_CHARACTERS:
+            break
+        line = longer
+    return line
 
 
 def _exchange(request: web.Request, status: int, error: Code | None, seconds: float) -> Exchange:

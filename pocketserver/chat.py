@@ -119,6 +119,8 @@ class GenerationRequest(_Value, frozen=True, kw_only=True):
     `none` switches thinking off. `reasoning_budget` is the most tokens that the model may think; then it must answer.
     `prompt` is raw text without a template (completions); exactly one of `messages` and `prompt` is given.
     `whole` says that nobody reads the answer before its end, so that an engine may say much in one event.
+    `keep_alive` is how long the model stays loaded after this answer, in seconds: None is the server's own habit,
+    negative is for ever, 0 unloads at once.
     """
 
     id: str
@@ -136,6 +138,7 @@ class GenerationRequest(_Value, frozen=True, kw_only=True):
     reasoning_budget: int | None = None
     template_arguments: Mapping[str, JsonValue] = msgspec.field(default_factory=dict)
     whole: bool = False
+    keep_alive: float | None = None
 
 
 class FinishReason(StrEnum):
@@ -241,6 +244,15 @@ class ModelInfo(_Value, frozen=True, kw_only=True):
     context_size: int | None = None
 
 
+class LoadedModel(_Value, frozen=True, kw_only=True):
+    """A model in memory. `expires_at` is the Unix time at which it is unloaded unless it is used; None is never."""
+
+    id: str
+    size_bytes: int = 0
+    context_size: int = 0
+    expires_at: float | None = None
+
+
 class EngineState(StrEnum):
     NO_MODEL = "no_model"
     LOADING = "loading"
@@ -255,7 +267,7 @@ class EngineStatus(_Value, frozen=True, kw_only=True):
     the layers that are really offloaded. `safe_mode` means the model process runs without repacked weights because it
     crashed with them. `tuning_progress` runs from 0 to 1 while an engine measures how a model runs best; `runtime` is
     how it runs, for people to read. `problem` is why no model is loaded, as a sentence. `resident_bytes` includes the
-    model process.
+    model process. `loads_on_request` means that a request need not wait until a model is ready: asking loads it.
     """
 
     state: EngineState
@@ -273,3 +285,4 @@ class EngineStatus(_Value, frozen=True, kw_only=True):
     worker_pid: int | None = None
     worker_restarts: int = 0
     device: Mapping[str, JsonValue] | None = None
+    loads_on_request: bool = False

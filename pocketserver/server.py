@@ -33,8 +33,9 @@ from pocketserver.telemetry.log_lines import RequestLine
 from pocketserver.telemetry.logs import ServerLog
 from pocketserver.telemetry.metrics import Metrics
 from pocketserver.telemetry.rates import tokens_per_second
-from pocketserver.wire.context import KEY_NAME, ModelNames
+from pocketserver.wire.context import KEY_NAME, ModelAccess, ModelNames, Patience
 from pocketserver.wire.device import Device, DeviceView, lane_state
+from pocketserver.wire.error_table import ErrorTable
 from pocketserver.wire.openai_chat import ChatCompletions
 from pocketserver.wire.openai_chat_request import Defaults
 from pocketserver.wire.openai_errors import OpenAIErrors
@@ -173,6 +174,8 @@ def application(server: Server) -> web.Application:
         log=server.log.logger,
         new_id=server.new_id,
         unix_time=time.time if server.simulator is None else server.simulator.unix_time,
+        strict=settings.strict == "on",
+        shows_warnings=profile.shows_warnings,
     )
     gate = entrance(server)
     middlewares = [answering.middleware, gate.middleware]
@@ -187,20 +190,43 @@ def application(server: Server) -> web.Application:
     return app
 
 
-def error_shapes(server: Server) -> dict[str, OpenAIErrors]:
+FAMILIES: Mapping[str, type[ErrorTable]] = {"openai": OpenAIErrors}
+"""Each API family's error table, by the word that profiles use."""
+
+
+def error_shapes(server: Server) -> dict[str, ErrorTable]:
     """The error table of each path prefix, as the profile words and numbers it."""
     profile = server.effective.profile
-    errors = OpenAIErrors(statuses=profile.statuses, codes=profile.codes)
-    return {prefix: {"openai": errors}[family] for prefix, family in profile.error_families.items()}
+    return {
+        prefix: FAMILIES[family](statuses=profile.statuses, codes=profile.codes, retry_after=profile.retry_after)
+        for prefix, family in profile.error_families.items()
+    }
 
 
-def _routes(server: Server, shapes: Mapping[str, OpenAIErrors]) -> list[web.RouteDef]:
+def model_access(server: Server) -> ModelAccess:
+    """What the wire modules are given of this server's model."""
     profile, settings = server.effective.profile, server.effective.settings
-    names = ModelNames(
-        installed=server.models,
-        loaded=lambda: server.engine.status.model,
-        generic=frozenset(settings.generic_models),
+    return ModelAccess(
+        door=server.door,
+        models=ModelNames(
+            installed=server.models,
+            loaded=lambda: server.engine.status.model,
+            generic=frozenset(settings.generic_models),
+            required=profile.model_required,
+            switching=profile.switching,
+            prefix=profile.model_prefix,
+        ),
+        client_seconds=settings.client_seconds,
+        waiting=Patience(
+            early_headers_after=settings.early_headers_after_seconds, keep_alive_every=settings.keep_alive_seconds
+        ),
     )
+
+
+def _routes(server: Server, shapes: Mapping[str, ErrorTable]) -> list[web.RouteDef]:
+    """Every route that this program can serve; the profile picks."""
+    profile, settings = server.effective.profile, server.effective.settings
+    access = model_access(server)
     defaults = Defaults(
         max_tokens=settings.default_max_tokens,
         temperature=settings.default_temperature,
@@ -210,10 +236,13 @@ def _routes(server: Server, shapes: Mapping[str, OpenAIErrors]) -> list[web.Rout
     device = Device(
         view=server.view(), health_shape=profile.health, models_shape=profile.models, metrics=server.metrics
     )
-    chat = ChatCompletions(
-        door=server.door, models=names, defaults=defaults, errors=shapes["/"], client_seconds=settings.client_seconds
-    )
+    chat = ChatCompletions(access=access, defaults=defaults, errors=shape_of(shapes, "/v1/chat/completions"))
     return [*device.routes(), *chat.routes()]
+
+
+def shape_of(shapes: Mapping[str, ErrorTable], path: str) -> ErrorTable:
+    """The error table of a path: the longest prefix that fits wins."""
+    return shapes[max((prefix for prefix in shapes if path.startswith(prefix)), key=len)]
 
 
 def make_door(engine: Engine, effective: Effective, on_waited: Callable[[float], None]) -> Door:
@@ -225,6 +254,7 @@ def make_door(engine: Engine, effective: Effective, on_waited: Callable[[float],
         limit=1 if mutex else settings.max_queue,
         full=Code.MODEL_BUSY if mutex else Code.QUEUE_FULL,
         stall_seconds=settings.stall_seconds,
+        queue_seconds=settings.queue_seconds,
         on_waited=on_waited,
     )
 

@@ -86,6 +86,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_queue: Annotated[
         Annotated[int, Meta(ge=1, le=100_000)], Meta(description="running and waiting requests, 1 or more")
     ] = 64
+    queue_seconds: Annotated[Positive | None, Meta(description="seconds that a request may wait, more than 0")] = None
+    early_headers_after_seconds: Annotated[
+        Positive | None, Meta(description="seconds until a waiting stream gets its headers, more than 0")
+    ] = None
+    keep_alive_seconds: Annotated[
+        Positive | None, Meta(description="seconds between comments in a silent stream, more than 0")
+    ] = None
+    model_keep_alive_seconds: Annotated[
+        float, Meta(description="seconds that an unused model stays loaded, negative for ever")
+    ] = -1.0
+    strict: Annotated[OnOff, Meta(description="on or off")] = "off"
     stall_seconds: Annotated[Positive, Meta(description="seconds, more than 0")] = 120.0
     shutdown_grace_seconds: Annotated[Annotated[float, Meta(ge=0)], Meta(description="seconds, 0 or more")] = 5.0
     max_body_bytes: Annotated[Annotated[int, Meta(ge=1024)], Meta(description="a number of bytes, 1024 or more")] = (

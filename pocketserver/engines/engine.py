@@ -5,9 +5,17 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from pocketserver.chat import EmbeddingInput, Embeddings, EngineStatus, Event, GenerationRequest, ModelInfo
+from pocketserver.chat import (
+    EmbeddingInput,
+    Embeddings,
+    EngineStatus,
+    Event,
+    GenerationRequest,
+    LoadedModel,
+    ModelInfo,
+)
 from pocketserver.errors import Code, Refusal
 
 _MOST_UNREAD_BATCHES = 4
@@ -137,6 +145,24 @@ class Engine(Protocol):
         refused in words that name the input.
         """
         ...
+
+
+@runtime_checkable
+class ModelLoader(Protocol):
+    """An engine that can change its model. Both calls take the lane: no answer may be running."""
+
+    async def load_model(self, model: str, keep_alive: float | None = None) -> float:
+        """Have this model in memory; returns the seconds that it took, 0 when it was there.
+
+        Raises MODEL_NOT_FOUND, INSUFFICIENT_MEMORY and whatever else keeps a model from loading.
+        """
+        ...
+
+    async def unload_model(self, model: str) -> None:
+        """Have this model out of memory. Nothing happens when it is not loaded."""
+        ...
+
+    def loaded_models(self) -> Sequence[LoadedModel]: ...
 
 
 def stalled(seconds: float) -> Refusal:

@@ -1,17 +1,37 @@
 """The one door to the model: who may generate now, who waits, who is refused, and who is stopped."""
 
 import asyncio
+import math
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from pocketserver.chat import EngineState, GenerationRequest
-from pocketserver.engines.engine import Engine, EventStream, cancelled_by_owner, stalled
+from pocketserver.chat import EmbeddingInput, Embeddings, EngineState, GenerationRequest, LoadedModel
+from pocketserver.engines.engine import Engine, EventStream, ModelLoader, cancelled_by_owner, stalled
 from pocketserver.errors import Code, Refusal
+
+_WEIGHT_OF_LATEST = 0.3
+_SHORTEST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 1, 120
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a request stands: 1 has the model. `wait_seconds` rests on the turns measured so far, None before any."""
+
+    position: int
+    wait_seconds: float | None = None
+
+    @property
+    def ahead(self) -> int:
+        return self.position - 1
+
+    def __str__(self) -> str:
+        seconds = "" if self.wait_seconds is None else f" wait_seconds={self.wait_seconds:.0f}"
+        return f"position={self.position} ahead={self.ahead}{seconds}"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,9 +65,17 @@ class Turn:
         self._door = door
         self.owner = owner
         self.refusal: Refusal | None = None
+        self.joined: Place | None = None
+        """The place at arrival, when it had to wait."""
+        self.waiter: asyncio.Future[None] | None = None
+
+    @property
+    def place(self) -> Place | None:
+        """The place now; None for one that is not in the line."""
+        return self._door.place_of(self)
 
     async def __aenter__(self) -> Self:
-        await self._door.enter()
+        await self._door.enter(self)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -105,6 +133,7 @@ class Door:
     """Admits one request at a time, in order of arrival; at most `limit` are running and waiting together.
 
     `limit` 1 is the mutex: a second caller is refused at once, never queued. `full` is the code of that refusal.
+    Who waits longer than `queue_seconds` is refused.
     """
 
     def __init__(
@@ -114,15 +143,19 @@ class Door:
         limit: int,
         full: Code,
         stall_seconds: float,
+        queue_seconds: float | None = None,
         on_waited: Callable[[float], None] = lambda _seconds: None,
     ) -> None:
         self.engine = engine
         self._limit = limit
         self._full = full
         self._stall_seconds = stall_seconds
+        self._queue_seconds = queue_seconds
         self._on_waited = on_waited
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting: deque[Turn] = deque()
         self._taken = False
+        self._taken_since = 0.0
+        self._usual_seconds: float | None = None
         self._emptied = asyncio.Event()
         self._stalled = False
         self._closing = False
@@ -143,6 +176,8 @@ class Door:
         if self.running is None:
             return None
         stream = self.running.stream
+        if stream is None and self.engine.status.state is EngineState.LOADING:
+            return 0.0  # a model that is loading for this request has limits of its own
         since = self.running.started if stream is None else stream.last_activity
         return time.monotonic() - since
 
@@ -157,6 +192,8 @@ class Door:
         if self._closing:
             raise Refusal(Code.MODEL_NOT_LOADED, "The server is shutting down. Connect again later.", retry_after=5)
         status = self.engine.status
+        if status.loads_on_request:
+            return
         if status.state is EngineState.LOADING:
             done = f" ({status.load_progress:.0%})" if status.load_progress is not None else ""
             raise Refusal(Code.MODEL_NOT_LOADED, f"The model is still loading{done}. Try again shortly.", retry_after=5)
@@ -186,9 +223,54 @@ class Door:
         return True
 
     def end_owned_by(self, owner: str, refusal: Refusal) -> None:
-        """End the running generation if it belongs to this key."""
+        """End what belongs to this key, running or waiting."""
         if self.running is not None and self.running.owner == owner:
             self.running.end(refusal)
+        for turn in self._waiting:
+            if turn.owner == owner:
+                _refuse(turn, refusal)
+
+    def place_of(self, turn: Turn) -> Place | None:
+        """Where a waiting turn stands now; None for one that does not wait."""
+        if turn not in self._waiting:
+            return None
+        ahead = 1 + self._waiting.index(turn)
+        return Place(position=ahead + 1, wait_seconds=self._expected_seconds(ahead))
+
+    async def count(self, request: GenerationRequest) -> int:
+        """Prompt tokens of this request. Nobody waits for it."""
+        return await self.engine.count(request)
+
+    async def embed(
+        self, inputs: Sequence[EmbeddingInput], *, model: str, truncate: bool, owner: str | None = None
+    ) -> Embeddings:
+        """Vectors for these inputs, in turn as an answer is."""
+        async with self.turn(owner=owner):
+            if isinstance(self.engine, ModelLoader):
+                await self.engine.load_model(model)
+            return await self.engine.embed(inputs, truncate=truncate)
+
+    async def load(self, model: str, keep_alive: float | None, *, owner: str | None = None) -> float:
+        """Have this model in memory, in turn as an answer is; returns the seconds that it took."""
+        async with self.turn(owner=owner):
+            if isinstance(self.engine, ModelLoader):
+                return await self.engine.load_model(model, keep_alive)
+        return 0.0
+
+    async def unload(self, model: str, *, owner: str | None = None) -> None:
+        """Have this model out of memory, after the running answer."""
+        async with self.turn(owner=owner):
+            if isinstance(self.engine, ModelLoader):
+                await self.engine.unload_model(model)
+
+    def loaded(self) -> Sequence[LoadedModel]:
+        """What is in memory now."""
+        if isinstance(self.engine, ModelLoader):
+            return self.engine.loaded_models()
+        status = self.engine.status
+        if status.model is None or status.state is not EngineState.READY:
+            return ()
+        return (LoadedModel(id=status.model, context_size=status.context_size or 0),)
 
     async def idle(self) -> None:
         """Wait until nobody has the model. Only after `close`, so that nobody new comes in."""
@@ -202,29 +284,34 @@ class Door:
         if self._watch is not None and self.running is None:
             self._watch.cancel()
             self._watch = None
-        for waiter in self._waiting:
-            if not waiter.done():
-                waiter.set_exception(
-                    Refusal(Code.MODEL_NOT_LOADED, "The server is shutting down. Connect again later.", retry_after=5)
-                )
+        for turn in self._waiting:
+            _refuse(
+                turn,
+                Refusal(Code.MODEL_NOT_LOADED, "The server is shutting down. Connect again later.", retry_after=5),
+            )
 
     # What a turn and its answers tell
 
-    async def enter(self) -> None:
+    async def enter(self, turn: Turn) -> None:
         """Wait for the model. Raises MODEL_BUSY or QUEUE_FULL at once when there is no place."""
         if not self._taken:
             self._taken = True
+            self._taken_since = time.monotonic()
             return
         if 1 + len(self._waiting) >= self._limit:
             raise self._full_refusal()
-        await self._wait_for_turn()
+        await self._wait_for(turn)
 
     def leave(self) -> None:
         """Give the model to whoever waits longest."""
+        self._measure()
+        self._pass_on()
+
+    def _pass_on(self) -> None:
         while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)  # `_taken` stays true: the model goes from hand to hand
+            waiter = self._waiting.popleft().waiter
+            if waiter is not None and not waiter.done():
+                waiter.set_result(None)  # `_taken` stays true: the model goes from hand to hand
                 return
         self._taken = False
         self._emptied.set()
@@ -238,25 +325,54 @@ class Door:
         self.running = None
         self._stalled = False
 
-    async def _wait_for_turn(self) -> None:
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    async def _wait_for(self, turn: Turn) -> None:
+        loop = asyncio.get_running_loop()
+        waiter = turn.waiter = loop.create_future()
         self._waiting.append(turn)
+        turn.joined = self.place_of(turn)
         since = time.monotonic()
+        limit = None if self._queue_seconds is None else loop.call_later(self._queue_seconds, self._give_up, turn)
         try:
-            await turn
+            await waiter
         except BaseException:
             if turn in self._waiting:
                 self._waiting.remove(turn)
-            elif turn.done() and not turn.cancelled() and turn.exception() is None:
-                self.leave()  # the turn came in the same moment as the cancellation: pass it on
+            elif waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                self._pass_on()  # the turn came in the same moment as the cancellation: pass it on
             raise
+        finally:
+            if limit is not None:
+                limit.cancel()
         self._on_waited(time.monotonic() - since)
+
+    def _give_up(self, turn: Turn) -> None:
+        assert self._queue_seconds is not None
+        minutes = self._queue_seconds / 60
+        _refuse(
+            turn, Refusal(Code.GENERATION_STALLED, f"The model was not free within {minutes:g} minutes. Send it again.")
+        )
+
+    def _measure(self) -> None:
+        now = time.monotonic()
+        took, self._taken_since = now - self._taken_since, now
+        usual = self._usual_seconds
+        self._usual_seconds = took if usual is None else usual + _WEIGHT_OF_LATEST * (took - usual)
+
+    def _expected_seconds(self, ahead: int) -> float | None:
+        """How long it takes until so many turns, the running one first, are over, if they last as long as usual."""
+        if self._usual_seconds is None:
+            return None
+        left = max(self._usual_seconds - (time.monotonic() - self._taken_since), 0.0)
+        return left + (ahead - 1) * self._usual_seconds
 
     def _full_refusal(self) -> Refusal:
         if self._full is Code.MODEL_BUSY:
             return Refusal(self._full, "The model is answering another request. Try again shortly.", retry_after=1)
+        expected = math.ceil(self._expected_seconds(1) or 5)
         return Refusal(
-            self._full, f"{self._limit} requests are running or waiting already. Try again later.", retry_after=5
+            self._full,
+            f"{self._limit} requests are running or waiting already. Try again later.",
+            retry_after=min(max(expected, _SHORTEST_RETRY_SECONDS), _LONGEST_RETRY_SECONDS),
         )
 
     def _watch_again(self, seconds: float) -> None:
@@ -276,3 +392,8 @@ class Door:
             return
         self._stalled = True
         self.running.end(stalled(self._stall_seconds))
+
+
+def _refuse(turn: Turn, refusal: Refusal) -> None:
+    if turn.waiter is not None and not turn.waiter.done():
+        turn.waiter.set_exception(refusal)

@@ -1,22 +1,58 @@
 """What a wire module is given to work with, and what it leaves behind for the log and the metrics."""
 
 import asyncio
+import fnmatch
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, Self
 
 from aiohttp import web
 
-from pocketserver.chat import Event, Finished, GenerationRequest, ModelInfo, Timings, Usage
+from pocketserver.chat import (
+    EmbeddingInput,
+    Embeddings,
+    Event,
+    Finished,
+    GenerationRequest,
+    LoadedModel,
+    ModelInfo,
+    Timings,
+    Usage,
+)
 from pocketserver.errors import Code, Refusal
+
+MOST_WARNINGS = 64
+
+
+class Place(Protocol):
+    """Where a waiting request stands; as text `position=2 ahead=1 wait_seconds=40`."""
+
+    @property
+    def position(self) -> int: ...
+
+    @property
+    def ahead(self) -> int: ...
+
+    @property
+    def wait_seconds(self) -> float | None: ...
 
 
 class Turn(Protocol):
     """The model in one client's hands, for answers one after another."""
 
+    @property
+    def joined(self) -> Place | None: ...
+
+    @property
+    def place(self) -> Place | None: ...
+
     def open(self, request: GenerationRequest) -> AbstractAsyncContextManager[AsyncIterator[Sequence[Event]]]: ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(self, *_: object) -> None: ...
 
 
 class Door(Protocol):
@@ -24,11 +60,19 @@ class Door(Protocol):
 
     def check_ready(self) -> None: ...
 
-    def open(
-        self, request: GenerationRequest, *, owner: str | None = None
-    ) -> AbstractAsyncContextManager[AsyncIterator[Sequence[Event]]]: ...
+    def turn(self, *, owner: str | None = None) -> Turn: ...
 
-    def turn(self, *, owner: str | None = None) -> AbstractAsyncContextManager[Turn]: ...
+    async def count(self, request: GenerationRequest) -> int: ...
+
+    async def embed(
+        self, inputs: Sequence[EmbeddingInput], *, model: str, truncate: bool, owner: str | None = None
+    ) -> Embeddings: ...
+
+    async def load(self, model: str, keep_alive: float | None, *, owner: str | None = None) -> float: ...
+
+    async def unload(self, model: str, *, owner: str | None = None) -> None: ...
+
+    def loaded(self) -> Sequence[LoadedModel]: ...
 
 
 @dataclass(slots=True)
@@ -36,16 +80,38 @@ class Answer:
     """What became of one request: filled by a wire module, read by the access line and the metrics.
 
     `created` is the Unix time that the answer carries, `time_to_first_token` is in seconds from the request's arrival.
+    `warnings` say what was not done as asked (`field:what`); with `strict` it is refused instead.
     """
 
     arrived: float
     created: int = field(default_factory=lambda: int(time.time()))
+    strict: bool = False
+    shows_warnings: bool = False
     model: str | None = None
     time_to_first_token: float | None = None
     usage: Usage | None = None
     timings: Timings | None = None
     tokens: int = 0
     refusal: Refusal | None = None
+    turn: Turn | None = None
+    warnings: list[str] = field(default_factory=list)
+
+    def warn(self, param: str, what: str) -> None:
+        """Tell the client that a field was ignored, clamped, mapped or dropped. Raises INVALID_PARAMETER if strict."""
+        if self.strict:
+            raise Refusal(
+                Code.INVALID_PARAMETER,
+                f"`{param}`: {what}. This server is strict: leave the field out, or set `strict` to off.",
+                param=param,
+            )
+        warning = f"{param}:{what}"
+        if warning not in self.warnings and len(self.warnings) < MOST_WARNINGS:
+            self.warnings.append(warning)
+
+    @property
+    def shown_warnings(self) -> dict[str, list[str]]:
+        """For a JSON document that is not streamed: `{"warnings": […]}`, or nothing."""
+        return {"warnings": self.warnings} if self.warnings and self.shows_warnings else {}
 
     def note(self, batch: Sequence[Event]) -> None:
         """Look at events on their way out."""
@@ -93,26 +159,91 @@ async def body_of(request: web.Request, seconds: float) -> bytes:
 class ModelNames:
     """From the name that a client wrote to the id of a model.
 
-    `generic` names mean the loaded model, whatever it is.
+    `generic` names (`gpt-*` fits all that begin so) mean the loaded model, whatever it is. With `required` a request
+    must name its model. With `switching` every installed model can be had, and a name without a tag means `:latest`.
+    `prefix` stands before every id that clients see (`pooled/`).
     """
 
     installed: Callable[[], Awaitable[Sequence[ModelInfo]]]
     loaded: Callable[[], str | None]
-    generic: frozenset[str]
+    generic: frozenset[str] = frozenset()
+    required: bool = False
+    switching: bool = False
+    prefix: str = ""
 
-    async def resolve(self, name: str | None) -> str:
-        """The loaded model's id. Raises MODEL_NOT_FOUND for any other model, installed or not."""
+    async def resolve(self, name: str | None, answer: Answer | None = None) -> str:
+        """The id of the model to ask. Raises MODEL_NOT_FOUND, or INVALID_PARAMETER where a name is required.
+
+        A generic name is told to the client as a warning of `answer`.
+        """
+        if name is None and self.required:
+            raise Refusal(Code.INVALID_PARAMETER, "Name a model in `model`; GET /v1/models lists them.", param="model")
         loaded = self.loaded()
-        if loaded is not None and (name is None or name == loaded or name in self.generic):
+        if loaded is not None and (name is None or name == self.prefix + loaded):
             return loaded
-        known = any(model.id == name for model in await self.installed())
+        found = await self._installed_as(name) if self.switching and name is not None else None
+        if found is not None:
+            return found
+        if loaded is not None and name is not None and self._is_generic(name):
+            if answer is not None:
+                answer.warn("model", f"{name[:80]} was answered by {loaded}")
+            return loaded
+        raise await self._not_found(name, loaded)
+
+    def shown(self, model: str) -> str:
+        """The id as clients see it."""
+        return self.prefix + model
+
+    def _is_generic(self, name: str) -> bool:
+        return name in self.generic or any("*" in own and fnmatch.fnmatchcase(name, own) for own in self.generic)
+
+    async def _installed_as(self, name: str) -> str | None:
+        ids = {model.id for model in await self.installed()}
+        wanted = name.removeprefix(self.prefix)
+        return next((word for word in _spellings(wanted) if word in ids), None)
+
+    async def _not_found(self, name: str | None, loaded: str | None) -> Refusal:
+        known = not self.switching and any(self.shown(model.id) == name for model in await self.installed())
         reason = "is not loaded" if known else "does not exist here"
-        raise Refusal(
+        use = "Install one first" if loaded is None else f"Use {self.shown(loaded)!r}"
+        example = ', or a generic name such as "default"' if "default" in self.generic else ""
+        return Refusal(
             Code.MODEL_NOT_FOUND,
-            f'The model {_shown(name)} {reason}. Use {loaded!r}, or a generic name such as "default"; '
-            "GET /v1/models lists what there is.",
+            f"The model {_shown(name)} {reason}. {use}{example}; GET /v1/models lists what there is.",
             param="model",
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How a streaming client is kept waiting. Seconds; None never does it.
+
+    After `early_headers_after` its headers go out although nothing is decided yet; from then on, and in every pause of
+    a stream, something is written every `keep_alive_every`.
+    """
+
+    early_headers_after: float | None = None
+    keep_alive_every: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelAccess:
+    """What every wire module that generates is given. `client_seconds` is how long a body may take to arrive."""
+
+    door: Door
+    models: ModelNames
+    client_seconds: float
+    waiting: Patience = Patience()
+
+    def turn(self, request: web.Request) -> Turn:
+        """The place of this request in the line, which its answer's headers tell."""
+        turn = request[ANSWER].turn = self.door.turn(owner=request.get(KEY_NAME))
+        return turn
+
+
+def _spellings(name: str) -> tuple[str, ...]:
+    """A model's name as Ollama's clients write it: `:latest` may stand there or not."""
+    return (name, name.removesuffix(":latest"), f"{name}:latest")
 
 
 def _shown(name: str | None) -> str:

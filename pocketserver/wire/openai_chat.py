@@ -5,56 +5,71 @@ from dataclasses import dataclass
 import msgspec
 from aiohttp import web
 
+from pocketserver.chat import GenerationRequest
 from pocketserver.errors import Refusal
 from pocketserver.wire import openai_chat_request, sse
 from pocketserver.wire.choices import Choices
-from pocketserver.wire.context import ANSWER, KEY_NAME, REQUEST_ID, Door, ModelNames, body_of
+from pocketserver.wire.context import ANSWER, REQUEST_ID, ModelAccess, body_of
+from pocketserver.wire.error_table import ErrorTable
 from pocketserver.wire.openai_chat_answer import Chunks, Document
-from pocketserver.wire.openai_errors import OpenAIErrors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatCompletions:
-    door: Door
-    models: ModelNames
+    access: ModelAccess
     defaults: openai_chat_request.Defaults
-    errors: OpenAIErrors
-    client_seconds: float
-    """How long a client may take to send its body."""
+    errors: ErrorTable
 
     def routes(self) -> list[web.RouteDef]:
         return [web.post("/v1/chat/completions", self.create)]
 
     async def create(self, request: web.Request) -> web.StreamResponse:
-        body = await body_of(request, self.client_seconds)
+        access, answer = self.access, request[ANSWER]
+        body = await body_of(request, access.client_seconds)
         asked = openai_chat_request.parse(body, request_id=request[REQUEST_ID], defaults=self.defaults)
-        self.door.check_ready()
-        model = await self.models.resolve(asked.model)
+        access.door.check_ready()
+        model = answer.model = await access.models.resolve(asked.model, answer)
         wanted = msgspec.structs.replace(asked.request, model=model, whole=not asked.stream)
+        if asked.stream:
+            return await self._streamed(request, asked, wanted)
+        return await self._whole(request, asked, wanted)
+
+    async def _whole(
+        self, request: web.Request, asked: openai_chat_request.Asked, wanted: GenerationRequest
+    ) -> web.Response:
         answer = request[ANSWER]
-        answer.model = model
-        created = answer.created
-        scored = wanted.top_logprobs is not None
+        document = Document(
+            request_id=wanted.id,
+            created=answer.created,
+            model=self.access.models.shown(wanted.model),
+            scored=wanted.top_logprobs is not None,
+            extra=answer.shown_warnings,
+        )
+        async with self.access.turn(request) as turn, Choices(turn, wanted, asked.choices) as batches:
+            async for batch in batches:
+                answer.note(batch)
+                for event in batch:
+                    document.add(event)
+        return web.Response(body=document.encode(), content_type="application/json")
+
+    async def _streamed(
+        self, request: web.Request, asked: openai_chat_request.Asked, wanted: GenerationRequest
+    ) -> web.StreamResponse:
+        chunks = Chunks(
+            request_id=wanted.id,
+            created=request[ANSWER].created,
+            model=self.access.models.shown(wanted.model),
+            include_usage=asked.include_usage,
+            scored=wanted.top_logprobs is not None,
+            choices=asked.choices,
+        )
         async with (
-            self.door.turn(owner=request.get(KEY_NAME)) as turn,
+            sse.Stream(request, chunks, on_error=self._error_chunk, waiting=self.access.waiting) as stream,
+            self.access.turn(request) as turn,
             Choices(turn, wanted, asked.choices) as batches,
         ):
-            if not asked.stream:
-                document = Document(request_id=wanted.id, created=created, model=model, scored=scored)
-                async for batch in batches:
-                    answer.note(batch)
-                    for event in batch:
-                        document.add(event)
-                return web.Response(body=document.encode(), content_type="application/json")
-            chunks = Chunks(
-                request_id=wanted.id,
-                created=created,
-                model=model,
-                include_usage=asked.include_usage,
-                scored=scored,
-                choices=asked.choices,
-            )
-            return await sse.respond(request, batches, chunks, on_error=self._error_chunk)
+            await stream.send(batches)
+        return stream.response
 
     def _error_chunk(self, refusal: Refusal) -> bytes:
         return sse.message(self.errors.envelope(refusal))

@@ -5,6 +5,7 @@ written as `reasoning_content`, the name that most clients read.
 """
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, assert_never
 
 import msgspec
@@ -78,6 +79,10 @@ class Chunks:
         return self._delta + b'{"role":"assistant","content":""}' + self._delta_end
 
     @property
+    def keep_alive(self) -> bytes:
+        return sse.COMMENT
+
+    @property
     def last(self) -> bytes:
         """The usage chunk, when it was asked for, and the end mark. Only a complete answer gets them."""
         end = sse.message(b"[DONE]")
@@ -117,9 +122,21 @@ class Chunks:
 
 
 class Document:
-    """Collects the events of one or more choices into the single document of a request that is not streamed."""
+    """Collects the events of one or more choices into the single document of a request that is not streamed.
 
-    def __init__(self, *, request_id: str, created: int, model: str, scored: bool) -> None:
+    `extra` members are put beside the others.
+    """
+
+    def __init__(
+        self,
+        *,
+        request_id: str,
+        created: int,
+        model: str,
+        scored: bool,
+        extra: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        self._extra = extra
         self._request_id = request_id
         self._created = created
         self._model = model
@@ -147,6 +164,7 @@ class Document:
                 "system_fingerprint": None,
                 "choices": self._choices,
                 "usage": usage_fields(self._usage),
+                **self._extra,
             }
         )
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 
 import msgspec
-from aiohttp import web
 
 from pocketserver.errors import Code, Refusal
+from pocketserver.wire.error_table import ErrorTable
 
 _INVALID = "invalid_request_error"
 _AUTHENTICATION = "authentication_error"
@@ -50,50 +50,18 @@ SHAPES: Mapping[Code, tuple[int, str]] = {
 }
 """Status and `type` of each code. A profile may override a status (`Profile.statuses`)."""
 
-_HEADERS: Mapping[Code, Mapping[str, str]] = {
-    Code.MISSING_API_KEY: {"WWW-Authenticate": "Bearer"},
-    Code.INVALID_API_KEY: {"WWW-Authenticate": 'Bearer error="invalid_token"'},
-    Code.UNSUPPORTED_ENCODING: {"Accept-Encoding": "gzip, deflate, identity"},
-    # The SDKs retry every 503; these two do not pass by themselves.
-    Code.INSUFFICIENT_MEMORY: {"x-should-retry": "false"},
-    Code.CONTEXT_ALLOCATION_FAILED: {"x-should-retry": "false"},
-}
 
+class OpenAIErrors(ErrorTable):
+    """`{"error": {"message", "type", "param", "code"}}`; see https://platform.openai.com/docs/guides/error-codes."""
 
-class OpenAIErrors:
-    """Renders refusals as OpenAI does, with a profile's own statuses and codes."""
+    SHAPES = SHAPES
 
-    def __init__(self, *, statuses: Mapping[Code, int], codes: Mapping[Code, Code]) -> None:
-        self._statuses = {code: statuses.get(code, shape[0]) for code, shape in SHAPES.items()}
-        self._codes = codes
-
-    def status(self, code: Code) -> int:
-        return self._statuses[code]
-
-    def code(self, code: Code) -> Code:
-        """The word that this profile uses for a code."""
-        return self._codes.get(code, code)
-
-    def envelope(self, refusal: Refusal) -> bytes:
-        """The JSON error document; also the body of an error chunk in mid-stream."""
+    def envelope(self, refusal: Refusal, *, request_id: str | None = None) -> bytes:  # noqa: ARG002 - Anthropic's alone holds it
         error = {
             "message": refusal.message,
-            "type": SHAPES[refusal.code][1],
+            "type": self.type_of(refusal.code),
             "param": refusal.param,
             "code": self.code(refusal.code),
             **refusal.details,
         }
         return msgspec.json.encode({"error": error})
-
-    def response(self, refusal: Refusal) -> web.Response:
-        headers = dict(_HEADERS.get(refusal.code, {}))
-        if refusal.retry_after is not None:
-            headers["Retry-After"] = f"{refusal.retry_after:g}"
-        if refusal.allow:
-            headers["Allow"] = ", ".join(refusal.allow)
-        return web.Response(
-            body=self.envelope(refusal),
-            status=self.status(refusal.code),
-            headers=headers,
-            content_type="application/json",
-        )
