@@ -68,7 +68,7 @@ class Compiler:
             ready = prepared(schema)
         except SchemaFault as fault:
             raise _invalid(str(fault), param) from fault
-        grammar = _schema_grammar(ready)
+        grammar = schema_grammar(ready)
         matcher = self._matcher(grammar)
         if problem := _problem(matcher):
             place = (*self._culprit(ready), *_keyword(problem))
@@ -111,7 +111,7 @@ class Compiler:
         for child_path, child in children(path, node):
             if time.monotonic() > deadline:
                 return
-            if isinstance(child, dict) and _problem(self._matcher(_schema_grammar({**shared, **child}))):
+            if isinstance(child, dict) and _problem(self._matcher(schema_grammar({**shared, **child}))):
                 yield child_path, child
 
 
@@ -168,7 +168,8 @@ class TokenConstraint:
             )
 
 
-def _schema_grammar(schema: dict[str, JsonValue]) -> str:
+def schema_grammar(schema: dict[str, JsonValue]) -> str:
+    """llguidance's grammar for a prepared schema."""
     options = {key: value for key, value in schema.items() if key != "x-guidance"}  # spacing is ours to set
     text = json.dumps(options, ensure_ascii=False)
     grammar: str = llguidance.LLMatcher.grammar_from_json_schema(text, overrides=_SPACING)

@@ -10,6 +10,8 @@ from decimal import Decimal, InvalidOperation
 from typing import TypeAlias
 
 from pocketserver.chat import JsonValue
+from pocketserver.engines.llama.disjoint import pointed
+from pocketserver.engines.llama.schema_rewrite import rewrite, rewrite_references
 
 MAX_SCHEMA_BYTES = 1024 * 1024
 MAX_DEPTH = 60  # llguidance gives up at 62
@@ -26,16 +28,6 @@ _UNSUPPORTED = (
     "dependentSchemas", "dependencies", "propertyNames", "unevaluatedProperties", "unevaluatedItems", "$dynamicRef",
     "$recursiveRef", "extends", "disallow", "divisibleBy",
 )  # fmt: skip
-_HARMLESS: Mapping[str, tuple[JsonValue, ...]] = {
-    "uniqueItems": (False,),
-    "unevaluatedProperties": (True, {}),
-    "unevaluatedItems": (True, {}),
-    "propertyNames": (True, {}),
-}
-"""Values with which an unsupported keyword demands nothing; the keyword is then left out."""
-_HINT_FORMATS = frozenset({"password", "int32", "int64", "float", "double"})
-"""Formats that tell how a value is stored or shown, and do not narrow its text."""
-
 Path: TypeAlias = tuple[str | int, ...]
 
 
@@ -52,8 +44,9 @@ def prepared(schema: Mapping[str, JsonValue] | bool) -> dict[str, JsonValue]:
     copied = _copied(schema)
     multiples: list[int] = []
     for path, node in subschemas(copied):
+        rewrite(node, copied)
         _check_node(path, node, copied, multiples)
-        _simplify(node)
+    rewrite_references(copied, [node for _, node in subschemas(copied)])
     return copied
 
 
@@ -114,7 +107,7 @@ def _copied(schema: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
 
 def _check_node(path: Path, node: dict[str, JsonValue], root: dict[str, JsonValue], multiples: list[int]) -> None:
     for keyword in _UNSUPPORTED:
-        if keyword in node and node[keyword] not in _HARMLESS.get(keyword, ()):
+        if keyword in node:
             raise SchemaFault(f"The keyword `{keyword}` is not supported, at {shown((*path, keyword))}.")
     _check_type(path, node)
     if len(node.get("properties") or ()) > MAX_PROPERTIES:
@@ -140,15 +133,8 @@ def _check_reference(path: Path, reference: JsonValue, root: dict[str, JsonValue
     place = shown((*path, "$ref"))
     if not isinstance(reference, str) or not reference.startswith("#"):
         raise SchemaFault(f"`$ref` must point into the schema itself (`#/$defs/…`); nothing is fetched, at {place}.")
-    node: JsonValue = root
-    for part in reference[1:].split("/")[1:]:
-        name = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(node, list) and name.isdigit() and int(name) < len(node):
-            node = node[int(name)]
-        elif isinstance(node, dict) and name in node:
-            node = node[name]
-        else:
-            raise SchemaFault(f"`$ref` points to {reference[:100]}, which does not exist, at {place}.")
+    if pointed(root, reference) is None:
+        raise SchemaFault(f"`$ref` points to {reference[:100]}, which does not exist, at {place}.")
 
 
 def _check_multiple(path: Path, value: JsonValue, multiples: list[int]) -> None:
@@ -163,24 +149,6 @@ def _check_multiple(path: Path, value: JsonValue, multiples: list[int]) -> None:
     multiples.append(number)
     if math.lcm(*multiples) > MAX_COMMON_MULTIPLE:
         raise SchemaFault(f"`multipleOf` {value} is too large to be checked while writing, at {shown(path)}.")
-
-
-def _simplify(node: dict[str, JsonValue]) -> None:
-    for keyword in _HARMLESS:
-        node.pop(keyword, None)
-    if node.get("format") in _HINT_FORMATS:
-        del node["format"]
-    if node.pop("nullable", False) is True:
-        _allow_null(node)
-
-
-def _allow_null(node: dict[str, JsonValue]) -> None:
-    """OpenAPI's `nullable: true`, which llguidance would pass over."""
-    if "type" in node:
-        types = node["type"] if isinstance(node["type"], list) else [node["type"]]
-        node["type"] = types if "null" in types else [*types, "null"]
-    if isinstance(node.get("enum"), list) and None not in node["enum"]:
-        node["enum"] = [*node["enum"], None]
 
 
 def _mapping(path: Path, keyword: str, node: dict[str, JsonValue]) -> dict[str, JsonValue]:
