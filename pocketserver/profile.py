@@ -18,8 +18,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     wire/device.py. `host_rule`, `origin_rule` and `peer_rule` name rules of gate/hosts.py. `statuses` and `codes`
     override rows of the general error tables, `retry_after` the seconds that go with them. `unserved` are known paths
     that are refused in words of their own. `model_prefix` stands before the ids that clients see; with
-    `model_required` a request must name its model; with `switching` every installed model can be asked. `stores` keeps
-    responses; `drops_hosted_tools` leaves out tools that only OpenAI's or Anthropic's servers run, instead of refusing
+    `model_required` a request must name its model. `stores` keeps responses; `drops_hosted_tools` leaves out tools that only OpenAI's or Anthropic's servers run, instead of refusing
     them. `shows_warnings` tells clients what was not done as asked. `settings` are this profile's defaults.
     """
 
@@ -42,7 +41,6 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     unserved: Mapping[str, str] = {}
     model_prefix: str = ""
     model_required: bool = False
-    switching: bool = False
     stores: bool = False
     drops_hosted_tools: bool = False
     shows_warnings: bool = False

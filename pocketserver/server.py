@@ -213,7 +213,7 @@ def model_access(server: Server) -> ModelAccess:
             loaded=lambda: server.engine.status.model,
             generic=frozenset(settings.generic_models),
             required=profile.model_required,
-            switching=profile.switching,
+            switching=settings.switching,
             prefix=profile.model_prefix,
         ),
         client_seconds=settings.client_seconds,

@@ -93,6 +93,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     keep_alive_seconds: Annotated[
         Positive | None, Meta(description="seconds between comments in a silent stream, more than 0")
     ] = None
+    switching: Annotated[bool, Meta(description="true (any installed model is loaded on request) or false")] = False
     model_keep_alive_seconds: Annotated[
         float, Meta(description="seconds that an unused model stays loaded, negative for ever")
     ] = -1.0

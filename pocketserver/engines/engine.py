@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, runtime_checkable
 
+import msgspec
+
 from pocketserver.chat import (
     EmbeddingInput,
     Embeddings,
     EngineStatus,
     Event,
+    Finished,
     GenerationRequest,
     LoadedModel,
     ModelInfo,
@@ -37,6 +40,8 @@ class EventStream:
         self._closed = False
         self.last_activity = time.monotonic()
         """When the engine last showed progress (a batch, or prompt tokens read), on the monotonic clock."""
+        self.load_seconds = 0.0
+        """How long the model was loaded for this answer; goes into the timings of its end."""
 
     @property
     def failure(self) -> Refusal | None:
@@ -48,8 +53,14 @@ class EventStream:
 
     def put(self, batch: Sequence[Event]) -> None:
         self.last_activity = time.monotonic()
-        self._batches.append(batch)
+        self._batches.append(self.stamped(batch))
         self._wake()
+
+    def stamped(self, batch: Sequence[Event]) -> Sequence[Event]:
+        """The batch, with the time of loading in the answer's end."""
+        if self.load_seconds and batch and isinstance(batch[-1], Finished):
+            return [*batch[:-1], _with_load(batch[-1], self.load_seconds)]
+        return batch
 
     def fail(self, refusal: Refusal) -> None:
         """End the stream with an error. The first failure stands; after `close` it has no effect."""
@@ -163,6 +174,10 @@ class ModelLoader(Protocol):
         ...
 
     def loaded_models(self) -> Sequence[LoadedModel]: ...
+
+
+def _with_load(end: Finished, seconds: float) -> Finished:
+    return msgspec.structs.replace(end, timings=msgspec.structs.replace(end.timings, load_seconds=seconds))
 
 
 def stalled(seconds: float) -> Refusal:

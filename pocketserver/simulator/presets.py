@@ -80,6 +80,13 @@ def sim_engine(settings: Settings) -> SimEngine:
     speed = None if settings.speed == "max" else settings.speed
     return SimEngine(
         SimOptions(
-            model=model, context_size=context, seed=settings.seed, reply=settings.reply, preset=preset, speed=speed
+            model=model,
+            context_size=context,
+            seed=settings.seed,
+            reply=settings.reply,
+            preset=preset,
+            speed=speed,
+            loads_on_request=settings.switching,
+            keep_alive_seconds=settings.model_keep_alive_seconds,
         )
     )

@@ -15,6 +15,7 @@ from pocketserver.chat import (
     EngineState,
     EngineStatus,
     GenerationRequest,
+    LoadedModel,
     ModelInfo,
     ToolMode,
 )
@@ -24,6 +25,7 @@ from pocketserver.engines.sim import example
 from pocketserver.engines.sim.clock import DeviceClock
 from pocketserver.engines.sim.device import DEFAULT_MODEL, GENERIC, DevicePreset, SimModel
 from pocketserver.engines.sim.embedding import tokens_to_embed, unit_vector
+from pocketserver.engines.sim.loading import SimLoading
 from pocketserver.engines.sim.prose import DEFAULT_TOKENS, prose, token_count, tokens_of
 from pocketserver.engines.sim.rules import NewRule, RawToken, Reply, RuleBook
 from pocketserver.engines.sim.script import Script, Spoken, forced_call, last_message, scripted, seed_of, thinking
@@ -54,6 +56,10 @@ class SimOptions:
     reply_tokens: int = DEFAULT_TOKENS
     preset: DevicePreset | None = None
     speed: float | None = 1.0
+    loads_on_request: bool = False
+    """Whether a request for another model of the device loads it."""
+    keep_alive_seconds: float = -1.0
+    """How long a model stays loaded after its last answer, negative for ever; only where requests load models."""
 
     def device(self) -> Device:
         """The device that these options describe, switched off."""
@@ -91,6 +97,7 @@ class SimEngine:
         self.running = 0
         self._stream: SimStream | None = None
         self._remembered: OrderedDict[str, Spoken] = OrderedDict()
+        self._loading = SimLoading(lambda: self.device, options.keep_alive_seconds)
         self._wanted = options.model if self.device.preset.model(options.model) else self.device.preset.models[0].id
         self.device.state = EngineState.READY
 
@@ -112,7 +119,13 @@ class SimEngine:
 
     @property
     def status(self) -> EngineStatus:
-        return self.device.status()
+        status = self.device.status()
+        waits_for_nothing = status.state is EngineState.READY or (
+            status.state is EngineState.NO_MODEL and status.problem_code is None
+        )
+        if self.options.loads_on_request and waits_for_nothing:
+            return msgspec.structs.replace(status, loads_on_request=True)
+        return status
 
     def models(self) -> Sequence[ModelInfo]:
         device = self.device
@@ -141,6 +154,18 @@ class SimEngine:
             self.device.unload()
         else:
             self.device.load(model_id)
+
+    async def load_model(self, model: str, keep_alive: float | None = None) -> float:
+        """See `ModelLoader`; the seconds are the device's."""
+        seconds = await self._loading.have(model)
+        self._loading.expire_in(keep_alive)
+        return seconds
+
+    async def unload_model(self, model: str) -> None:
+        self._loading.unload(model)
+
+    def loaded_models(self) -> Sequence[LoadedModel]:
+        return self._loading.loaded()
 
     def check_memory(self) -> None:
         """Unload the model when it does not fit any more, as the system would end the app."""
@@ -202,19 +227,26 @@ class SimEngine:
         """The stream of an answer. Raises what the device or a rule refuses."""
         interruption = self.interruptions.pop(request.id, None)
         prompt_tokens = _prompt_tokens(request)
+        load_seconds = 0.0
+        if self.options.loads_on_request:
+            load_seconds = await self._loading.have(request.model)
         self._check(request, prompt_tokens)
         follows_schema = request.constraint is not None or request.tools  # a hostile schema takes seconds to follow
         script = await asyncio.to_thread(self._script, request) if follows_schema else self._script(request)
-        return SimStream(SimAnswer(request, script, self.device, prompt_tokens, interruption))
+        stream = SimStream(SimAnswer(request, script, self.device, prompt_tokens, interruption))
+        stream.load_seconds = load_seconds
+        return stream
 
     def began(self, stream: SimStream) -> None:
         """Count a stream as running, so that whatever happens to the device can end it."""
         self._stream = stream
         self.running += 1
 
-    def ended(self) -> None:
+    def ended(self, request: GenerationRequest) -> None:
         self.running -= 1
         self._stream = None
+        if self.options.loads_on_request:
+            self._loading.expire_in(request.keep_alive)
 
     def _check(self, request: GenerationRequest, prompt_tokens: int) -> None:
         self._check_loaded()
@@ -294,4 +326,4 @@ class _Generation:
         return stream
 
     async def __aexit__(self, *_: object) -> None:
-        self._engine.ended()
+        self._engine.ended(self._request)

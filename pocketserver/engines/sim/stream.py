@@ -72,7 +72,7 @@ class SimStream(EventStream):
             self.close()
             raise StopAsyncIteration
         self.touch()
-        return batch
+        return self.stamped(batch)
 
     async def pause(self, seconds: float | None) -> None:
         """See `Pause`."""
