@@ -13,6 +13,7 @@ from aiohttp.typedefs import Middleware
 
 from pocketserver.errors import Code, Refusal
 from pocketserver.gate.entrance import route_template, too_large
+from pocketserver.wire.anthropic_models import asks_models_of_anthropic
 from pocketserver.wire.context import ANSWER, KEY_NAME, REQUEST_ID, Answer
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -24,6 +25,8 @@ class ErrorShape(Protocol):
     """One API family's error table."""
 
     def status(self, code: Code) -> int: ...
+
+    def id_headers(self, request_id: str) -> Mapping[str, str]: ...
 
     def response(self, refusal: Refusal, *, request_id: str | None = None) -> web.Response: ...
 
@@ -53,6 +56,8 @@ class Answering:
     log: logging.Logger
     new_id: Callable[[], str]
     unix_time: Callable[[], float] = time.time
+    models_for_anthropic: ErrorShape | None = None
+    """The shape for clients of Anthropic's API on the list of models, a path that two families share."""
     strict: bool = False
     """Whether a field that is not honoured as asked is refused."""
     shows_warnings: bool = False
@@ -68,7 +73,8 @@ class Answering:
 
     async def stamp(self, request: web.Request, response: web.StreamResponse) -> None:
         """Give every response its id; for `Application.on_response_prepare`."""
-        response.headers["x-request-id"] = request.get(REQUEST_ID) or self.new_id()
+        request_id = response.headers["x-request-id"] = request.get(REQUEST_ID) or self.new_id()
+        response.headers.update(self._shape(request).id_headers(request_id))
         answer = request.get(ANSWER)
         if answer is None:
             return
@@ -117,6 +123,8 @@ class Answering:
         return self._shape(request).response(refusal, request_id=request[REQUEST_ID])
 
     def _shape(self, request: web.Request) -> ErrorShape:
+        if self.models_for_anthropic is not None and asks_models_of_anthropic(request):
+            return self.models_for_anthropic
         # CONNECT and `OPTIONS *` have no path at all
         prefix = max((prefix for prefix in self.families if request.path.startswith(prefix)), key=len, default="/")
         return self.families[prefix]

@@ -47,6 +47,10 @@ class ErrorTable(ABC):
         """The word that this profile uses for a code."""
         return self._codes.get(code, code)
 
+    def id_headers(self, request_id: str) -> Mapping[str, str]:  # noqa: ARG002 - most families have none of their own
+        """What names a request to this family's clients, on every response."""
+        return {}
+
     @abstractmethod
     def envelope(self, refusal: Refusal, *, request_id: str | None = None) -> bytes:
         """The JSON error document; also the body of an error in mid-stream."""

@@ -1,0 +1,101 @@
+"""`POST /v1/messages` and `POST /v1/messages/count_tokens`: parse, enter the door, render."""
+
+from dataclasses import dataclass
+from functools import partial
+
+import msgspec
+from aiohttp import web
+
+from pocketserver.chat import GenerationRequest
+from pocketserver.errors import Refusal
+from pocketserver.wire import anthropic_request, sse
+from pocketserver.wire.anthropic_answer import Document, Events, framed
+from pocketserver.wire.choices import Choices
+from pocketserver.wire.context import ANSWER, REQUEST_ID, ModelAccess, body_of
+from pocketserver.wire.error_table import ErrorTable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Messages:
+    """`drop_hosted` leaves out tools that only Anthropic runs, with a warning, instead of refusing them."""
+
+    access: ModelAccess
+    defaults: anthropic_request.Defaults
+    errors: ErrorTable
+    drop_hosted: bool = False
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.post("/v1/messages", self.create),
+            web.post("/v1/messages/count_tokens", self.count_tokens),
+        ]
+
+    async def create(self, request: web.Request) -> web.StreamResponse:
+        asked, wanted = await self._read(request, anthropic_request.parse)
+        if asked.stream:
+            return await self._streamed(request, asked, wanted)
+        return await self._whole(request, asked, wanted)
+
+    async def count_tokens(self, request: web.Request) -> web.Response:
+        """Nobody waits for a count, and it is no generation."""
+        _, wanted = await self._read(request, anthropic_request.parse_count)
+        tokens = await self.access.door.count(wanted)
+        return _json(msgspec.json.encode({"input_tokens": tokens}))
+
+    async def _read(
+        self, request: web.Request, parse: anthropic_request.Parse
+    ) -> tuple[anthropic_request.Asked, GenerationRequest]:
+        access, answer = self.access, request[ANSWER]
+        asked = parse(
+            await body_of(request, access.client_seconds),
+            request_id=request[REQUEST_ID],
+            defaults=self.defaults,
+            drop_hosted=self.drop_hosted,
+            warn=answer.warn,
+        )
+        access.door.check_ready()
+        model = answer.model = await access.models.resolve(asked.model, answer)
+        return asked, msgspec.structs.replace(asked.request, model=model, whole=not asked.stream)
+
+    async def _whole(
+        self, request: web.Request, asked: anthropic_request.Asked, wanted: GenerationRequest
+    ) -> web.Response:
+        answer = request[ANSWER]
+        document = Document(
+            request_id=wanted.id,
+            model=self._named(asked, wanted),
+            display=asked.display,
+            extra=answer.shown_warnings,
+        )
+        async with self.access.turn(request) as turn, Choices(turn, wanted, 1) as batches:
+            async for batch in batches:
+                answer.note(batch)
+                for event in batch:
+                    document.add(event)
+        return _json(document.encode())
+
+    async def _streamed(
+        self, request: web.Request, asked: anthropic_request.Asked, wanted: GenerationRequest
+    ) -> web.StreamResponse:
+        events = Events(request_id=wanted.id, model=self._named(asked, wanted), display=asked.display)
+        on_error = partial(self._error_event, request[REQUEST_ID])
+        async with (
+            sse.Stream(request, events, on_error=on_error, waiting=self.access.waiting) as stream,
+            self.access.turn(request) as turn,
+            Choices(turn, wanted, 1) as batches,
+        ):
+            # the model reads the prompt meanwhile
+            events.prompt_tokens = await self.access.door.count(wanted)
+            await stream.send(batches)
+        return stream.response
+
+    def _named(self, asked: anthropic_request.Asked, wanted: GenerationRequest) -> str:
+        """Clients compare the name with the one that they sent."""
+        return asked.model or self.access.models.shown(wanted.model)
+
+    def _error_event(self, request_id: str, refusal: Refusal) -> bytes:
+        return framed("error", self.errors.envelope(refusal, request_id=request_id))
+
+
+def _json(body: bytes) -> web.Response:
+    return web.Response(body=body, content_type="application/json")
