@@ -33,6 +33,9 @@ from pocketserver.telemetry.log_lines import RequestLine
 from pocketserver.telemetry.logs import ServerLog
 from pocketserver.telemetry.metrics import Metrics
 from pocketserver.telemetry.rates import tokens_per_second
+from pocketserver.wire import anthropic_request
+from pocketserver.wire.anthropic_errors import AnthropicErrors
+from pocketserver.wire.anthropic_messages import Messages
 from pocketserver.wire.context import KEY_NAME, ModelAccess, ModelNames, Patience
 from pocketserver.wire.device import Device, DeviceView, lane_state
 from pocketserver.wire.error_table import ErrorTable
@@ -174,6 +177,7 @@ def application(server: Server) -> web.Application:
         log=server.log.logger,
         new_id=server.new_id,
         unix_time=time.time if server.simulator is None else server.simulator.unix_time,
+        models_for_anthropic=shapes.get("/v1/messages"),
         strict=settings.strict == "on",
         shows_warnings=profile.shows_warnings,
     )
@@ -190,7 +194,7 @@ def application(server: Server) -> web.Application:
     return app
 
 
-FAMILIES: Mapping[str, type[ErrorTable]] = {"openai": OpenAIErrors}
+FAMILIES: Mapping[str, type[ErrorTable]] = {"openai": OpenAIErrors, "anthropic": AnthropicErrors}
 """Each API family's error table, by the word that profiles use."""
 
 
@@ -237,7 +241,15 @@ def _routes(server: Server, shapes: Mapping[str, ErrorTable]) -> list[web.RouteD
         view=server.view(), health_shape=profile.health, models_shape=profile.models, metrics=server.metrics
     )
     chat = ChatCompletions(access=access, defaults=defaults, errors=shape_of(shapes, "/v1/chat/completions"))
-    return [*device.routes(), *chat.routes()]
+    messages = Messages(
+        access=access,
+        defaults=anthropic_request.Defaults(
+            temperature=settings.default_temperature, top_p=settings.default_top_p, stop=settings.default_stop
+        ),
+        errors=shape_of(shapes, "/v1/messages"),
+        drop_hosted=profile.drops_hosted_tools,
+    )
+    return [*device.routes(), *chat.routes(), *messages.routes()]
 
 
 def shape_of(shapes: Mapping[str, ErrorTable], path: str) -> ErrorTable:
