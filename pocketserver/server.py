@@ -351,6 +351,7 @@ def entrance(server: Server) -> Entrance:
         max_body_bytes=settings.max_body_bytes,
         base_url=lambda: server.base_url,
         key_name=KEY_NAME,
+        takes_x_api_key="anthropic" in profile.error_families.values(),
     )
 
 

@@ -35,6 +35,8 @@ class Entrance:
     max_body_bytes: int
     base_url: Callable[[], str]
     key_name: web.RequestKey[str]
+    takes_x_api_key: bool = False
+    """Whether a key may also come in `x-api-key`, as Anthropic's clients send it."""
 
     @property
     def middleware(self) -> Middleware:
@@ -82,11 +84,12 @@ class Entrance:
         route = route_template(request)
         keyless = route in self.keyless
         authorization = request.headers.getall(hdrs.AUTHORIZATION, [])
-        if keyless and not authorization:
+        x_api_key = request.headers.getall("x-api-key", []) if self.takes_x_api_key else []
+        if keyless and not (authorization or x_api_key):
             return
         scope = self.route_scopes.get(route or "", DEFAULT_SCOPE)
         try:
-            identity = self.keys.authenticate(authorization, scope=scope)
+            identity = self.keys.authenticate(authorization, x_api_key, scope=scope)
         except Refusal as refusal:
             if refusal.code is Code.INVALID_API_KEY:
                 self.throttle.note_wrong(request.remote or "")
