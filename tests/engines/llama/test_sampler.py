@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pocketserver.chat import Sampling
-from pocketserver.engines.llama.sampler import Sampler, log_probability, most_probable, nucleus, softmax
+from pocketserver.engines.llama.sampler import Sampler, log_probability, most_probable, nucleus
 
 LOGITS = np.log(np.array([0.5, 0.25, 0.15, 0.07, 0.03], dtype=np.float32))
 
@@ -42,7 +42,7 @@ def test_typical_sampling_prefers_the_expected_surprise() -> None:
 def test_shares_follow_the_probabilities() -> None:
     sampler = Sampler(Sampling(temperature=1, top_p=1, seed=7))
     counts = np.bincount([sampler.choose(LOGITS) for _ in range(8000)], minlength=5) / 8000
-    assert np.abs(counts - softmax(LOGITS)).max() < 0.03
+    assert np.abs(counts - np.exp(LOGITS)).max() < 0.03
 
 
 def test_a_seed_draws_the_same_and_none_draws_differently() -> None:
@@ -85,12 +85,27 @@ def test_a_penalty_beyond_all_numbers_is_only_a_large_one() -> None:
 
 @given(st.lists(st.floats(-30, 30, width=32), min_size=2, max_size=600), st.floats(0, 1))
 def test_the_nucleus_is_the_smallest_set_that_reaches_its_share(values: list[float], top_p: float) -> None:
-    probabilities = softmax(np.array(values, dtype=np.float32))
+    weights = np.exp(np.array(values))
+    probabilities = weights / weights.sum()
     kept = nucleus(probabilities, top_p)
     assert len(kept) >= 1
     assert probabilities[kept].sum() >= min(top_p, 1.0) - 1e-9
     assert len(kept) == 1 or probabilities[kept[:-1]].sum() < top_p + 1e-9
     assert probabilities[kept].min() >= np.delete(probabilities, kept).max(initial=0.0)
+
+
+def test_a_flat_distribution_is_cut_as_exactly_as_a_steep_one() -> None:
+    flat = np.linspace(0.0, 1.0, 50_000, dtype=np.float32)
+    probabilities = np.exp(flat) / np.exp(flat).sum()
+    kept = nucleus(probabilities, 0.5)
+    assert np.array_equal(np.sort(kept), np.arange(50_000 - len(kept), 50_000))
+    assert abs(probabilities[kept].sum() - 0.5) < 1e-4
+
+
+def test_logits_without_a_finite_number_are_named_by_their_first_token() -> None:
+    sampler = Sampler(Sampling(temperature=1, seed=1))
+    assert sampler.choose(np.full(5, -np.inf, dtype=np.float32)) == 0
+    assert sampler.choose(np.full(5, np.nan, dtype=np.float32)) == 0
 
 
 def test_scores_are_log_probabilities() -> None:
