@@ -3,7 +3,10 @@
 Refusals name the field at fault: a tool's own schema, or that of the response format.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
 
 from pocketserver.chat import Constraint, GenerationRequest, JsonSchema, JsonValue, Tool, ToolMode
 from pocketserver.engines.llama.constraint import Compiler, GrammarFault, TokenConstraint
@@ -16,6 +19,9 @@ from pocketserver.engines.llama.value_grammar import closed
 from pocketserver.errors import Code, Refusal
 
 _ANSWER = "@answer"
+_MOST_KEPT = 32
+_MOST_KEPT_BYTES = 1024 * 1024
+"""Of the text that constraints were made from; a compiled one takes some ten times as much."""
 
 
 def may_call(request: GenerationRequest) -> bool:
@@ -24,15 +30,35 @@ def may_call(request: GenerationRequest) -> bool:
 
 
 class ReplyConstraints:
-    """Makes the constraints for one model. `is_special` gives the id of a text that is one special token."""
+    """Makes the constraints for one model. `is_special` gives the id of a text that is one special token.
+
+    The last ones are kept: a conversation sends the same tools with every turn. Belongs to one thread.
+    """
 
     def __init__(self, compiler: Compiler, reply_format: ReplyFormat, is_special: Callable[[str], int | None]) -> None:
         self._compiler = compiler
         self._format = reply_format
         self._is_special = is_special
+        self._kept: OrderedDict[bytes, TokenConstraint] = OrderedDict()
+        """By everything that a constraint depends on, the least recently used first."""
 
     def compile(self, request: GenerationRequest, thinking: Thinking) -> TokenConstraint | None:
         """What holds the reply, or None when it is free. Raises Refusal(INVALID_PARAMETER) at the field at fault."""
+        if not may_call(request) and request.constraint is None:
+            return None
+        key = _key(request, thinking)
+        found = self._kept.pop(key, None) or self._compiled(request, thinking)
+        if found is not None:
+            self._keep(key, found)
+            return found.anew()
+        return None
+
+    def _keep(self, key: bytes, constraint: TokenConstraint) -> None:
+        self._kept[key] = constraint
+        while len(self._kept) > _MOST_KEPT or (len(self._kept) > 1 and sum(map(len, self._kept)) > _MOST_KEPT_BYTES):
+            self._kept.popitem(last=False)
+
+    def _compiled(self, request: GenerationRequest, thinking: Thinking) -> TokenConstraint | None:
         if may_call(request):
             return self._calls(request, thinking)
         if request.constraint is None:
@@ -79,6 +105,11 @@ class ReplyConstraints:
             except Refusal as refusal:
                 return refusal
         return _invalid(f"The tools cannot be held to their schemas: {fault}. Use simpler ones.", "tools")
+
+
+def _key(request: GenerationRequest, thinking: Thinking) -> bytes:
+    parts = (request.tools, request.tool_choice, request.constraint, thinking, request.prompt is None)
+    return msgspec.msgpack.encode(parts)
 
 
 def _check(tools: Sequence[Tool]) -> None:
