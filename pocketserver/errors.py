@@ -20,6 +20,8 @@ class Code(StrEnum):
     PEER_NOT_LOCAL = "peer_not_local"
     UNKNOWN_ROUTE = "unknown_route"
     MODEL_NOT_FOUND = "model_not_found"
+    RESPONSE_NOT_FOUND = "response_not_found"
+    PREVIOUS_RESPONSE_NOT_FOUND = "previous_response_not_found"
     METHOD_NOT_ALLOWED = "method_not_allowed"
     REQUEST_TOO_LARGE = "request_too_large"
     UNSUPPORTED_ENCODING = "unsupported_encoding"

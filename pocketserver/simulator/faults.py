@@ -43,6 +43,8 @@ SENTENCES: Mapping[Code, tuple[str, float | None]] = {
     Code.PEER_NOT_LOCAL: ("Only devices on the local network may use this server.", None),
     Code.UNKNOWN_ROUTE: ("There is no such endpoint here.", None),
     Code.MODEL_NOT_FOUND: ("The model does not exist here or is not loaded.", None),
+    Code.RESPONSE_NOT_FOUND: ("The response does not exist here.", None),
+    Code.PREVIOUS_RESPONSE_NOT_FOUND: ("The previous response does not exist here.", None),
     Code.METHOD_NOT_ALLOWED: ("This endpoint takes another method.", None),
     Code.REQUEST_TOO_LARGE: ("The body is larger than 4,194,304 bytes. Send less text in one request.", None),
     Code.UNSUPPORTED_ENCODING: ("The body's Content-Encoding is not understood.", None),

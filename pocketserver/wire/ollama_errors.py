@@ -24,6 +24,8 @@ SHAPES: Mapping[Code, tuple[int, str]] = {
     Code.PEER_NOT_LOCAL: (403, _TEXT),
     Code.UNKNOWN_ROUTE: (404, _TEXT),
     Code.MODEL_NOT_FOUND: (404, _TEXT),
+    Code.RESPONSE_NOT_FOUND: (404, _TEXT),
+    Code.PREVIOUS_RESPONSE_NOT_FOUND: (400, _TEXT),
     Code.METHOD_NOT_ALLOWED: (405, _TEXT),
     Code.REQUEST_TOO_LARGE: (413, _TEXT),
     Code.UNSUPPORTED_ENCODING: (415, _TEXT),

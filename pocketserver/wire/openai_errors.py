@@ -29,6 +29,8 @@ SHAPES: Mapping[Code, tuple[int, str]] = {
     Code.PEER_NOT_LOCAL: (403, _PERMISSION),
     Code.UNKNOWN_ROUTE: (404, _NOT_FOUND),
     Code.MODEL_NOT_FOUND: (404, _NOT_FOUND),
+    Code.RESPONSE_NOT_FOUND: (404, _INVALID),
+    Code.PREVIOUS_RESPONSE_NOT_FOUND: (400, _INVALID),
     Code.METHOD_NOT_ALLOWED: (405, _INVALID),
     Code.REQUEST_TOO_LARGE: (413, _INVALID),
     Code.UNSUPPORTED_ENCODING: (415, _INVALID),
@@ -50,6 +52,9 @@ SHAPES: Mapping[Code, tuple[int, str]] = {
 }
 """Status and `type` of each code. A profile may override a status (`Profile.statuses`)."""
 
+_WORDLESS = frozenset({Code.RESPONSE_NOT_FOUND})
+"""Codes for which OpenAI itself sends `code: null`."""
+
 
 class OpenAIErrors(ErrorTable):
     """`{"error": {"message", "type", "param", "code"}}`; see https://platform.openai.com/docs/guides/error-codes."""
@@ -61,7 +66,7 @@ class OpenAIErrors(ErrorTable):
             "message": refusal.message,
             "type": self.type_of(refusal.code),
             "param": refusal.param,
-            "code": self.code(refusal.code),
+            "code": None if refusal.code in _WORDLESS else self.code(refusal.code),
             **refusal.details,
         }
         return msgspec.json.encode({"error": error})
