@@ -93,7 +93,7 @@ def read_metadata(path: Path) -> GgufMetadata:
 
     Blocks; takes milliseconds. Raises `BadModelFile`.
     """
-    with _opened(path) as header:
+    with opened_header(path) as header:
         part_count = _part_count(header)
         if part_count == 1 and not header.tensor_count:
             raise HeaderFault("holds no weights")
@@ -123,7 +123,7 @@ def split_name(file_name: str) -> tuple[str, int, int] | None:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Header]:
+def opened_header(path: Path) -> Iterator[Header]:
     """A checked header whose values can be read inside the block; every fault in it becomes a `BadModelFile`."""
     try:
         if not path.is_file():
@@ -247,7 +247,7 @@ def _part_count(header: Header) -> int:
 
 def _with_part(metadata: GgufMetadata, part: Path, number: int) -> GgufMetadata:
     """The metadata with one more part counted in; parts after the first hold tensors and little else."""
-    with _opened(part) as header:
+    with opened_header(part) as header:
         if header.integer("split.no") != number:
             raise HeaderFault(f"is not part {number + 1} of {metadata.path.name}, though its name says so")
     return replace(

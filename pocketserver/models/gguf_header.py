@@ -106,6 +106,11 @@ class Header:
         entry = self.entries.get(key)
         return entry.count if entry is not None and entry.is_array else None
 
+    def at(self, entry: Entry) -> "Cursor":
+        """The file, placed where a value begins, for readers that take values as they are."""
+        self._cursor.position = entry.position
+        return self._cursor
+
     def _entry(self, key: str, *, is_array: bool) -> Entry | None:
         entry = self.entries.get(key)
         if entry is not None and entry.is_array is not is_array:

@@ -3,12 +3,17 @@
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import IO
 
+from pocketserver.errors import StartupError
+
 LOCK_POLL_SECONDS = 0.1
+HELD_POLL_SECONDS = 0.005
+LOCK_LIMIT_SECONDS = 30.0
 
 if sys.platform == "win32":
     import msvcrt
@@ -24,10 +29,15 @@ else:
 
 def put_in_place(temporary: Path, final: Path) -> None:
     """Give a finished file its name, replacing what was there. Both lie on one file system; survives a power cut."""
-    with temporary.open("rb+") as file:
-        os.fsync(file.fileno())
+    sync_file(temporary)
     temporary.replace(final)
     sync_folder(final.parent)
+
+
+def sync_file(path: Path) -> None:
+    """Make a file's content last. Windows wants to write for it, others do it for files that are only read too."""
+    with path.open("rb+" if sys.platform == "win32" else "rb") as file:
+        os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:
@@ -55,6 +65,25 @@ async def locked(path: Path, on_wait: Callable[[], None]) -> AsyncIterator[None]
             waiting = True
             await asyncio.sleep(LOCK_POLL_SECONDS)
         yield
+
+
+@contextmanager
+def held(path: Path, limit_seconds: float = LOCK_LIMIT_SECONDS) -> Iterator[None]:
+    """The same lock for threads, for work of milliseconds. Raises StartupError when it stays taken."""
+    deadline = time.monotonic() + limit_seconds
+    with _lock_file(path) as file:
+        while not try_held(file):
+            if time.monotonic() > deadline:
+                raise StartupError(
+                    f"Another process has been changing {path.parent} for {limit_seconds:g} s. Try again."
+                )
+            time.sleep(HELD_POLL_SECONDS)
+        yield
+
+
+def try_held(file: IO[bytes]) -> bool:
+    """Lock an open file until it is closed, unless somebody else has it."""
+    return _acquired(file)
 
 
 def _lock_file(path: Path) -> IO[bytes]:
