@@ -10,7 +10,8 @@ from pocketserver.engines.engine import Engine
 from pocketserver.engines.recording import RecordingEngine
 from pocketserver.engines.replay import Library, ReplayEngine, load_recordings
 from pocketserver.engines.sim.engine import SimEngine
-from pocketserver.errors import StartupError, UsageError
+from pocketserver.engines.switching import Loadable, SwitchingEngine
+from pocketserver.errors import Code, Refusal, StartupError, UsageError
 from pocketserver.gate.keys import MAIN, KeyStore
 from pocketserver.models.catalog import load_catalog
 from pocketserver.models.progress import Report
@@ -143,7 +144,30 @@ def _llama(settings: Settings, model: InstalledModel | None) -> Engine:
     from pocketserver.engines.llama.process import LlamaEngine  # needs the extra `llama`
 
     assert model is not None, "prepare_model finds one"
-    return LlamaEngine(llama_options(settings, model))
+    if not settings.switching:
+        return LlamaEngine(llama_options(settings, model))
+    return SwitchingEngine(
+        name=LlamaEngine.name,
+        find=lambda name: asyncio.to_thread(_loadable, settings, model, name),
+        first=model.id,
+        keep_alive_seconds=settings.model_keep_alive_seconds,
+    )
+
+
+def _loadable(settings: Settings, first: InstalledModel, name: str) -> Loadable:
+    """An installed model of this name, ready to be loaded. Reads the disk. Raises MODEL_NOT_FOUND."""
+    from pocketserver.engines.llama.process import LlamaEngine
+
+    model = first if name == first.id else ModelStore(settings.home_folder / "models").find(name)
+    if model is None:
+        raise Refusal(Code.MODEL_NOT_FOUND, f"The model {name[:80]!r} is not installed here.", param="model")
+    if model.problem is not None:
+        raise Refusal(Code.MODEL_NOT_LOADED, f"The model {model.id} cannot be loaded: {model.problem}")
+    stat = model.path.stat()
+    options = llama_options(settings, model)
+    return Loadable(
+        id=model.id, identity=(stat.st_dev, stat.st_ino, stat.st_mtime_ns), make=lambda: LlamaEngine(options)
+    )
 
 
 def llama_options(settings: Settings, model: InstalledModel, *, tune_again: bool = False) -> "LlamaOptions":

@@ -117,7 +117,10 @@ class GenerationRequest(_Value, frozen=True, kw_only=True):
     `stop` strings are not part of the answer. `top_logprobs` None means no scores; 0 means the chosen token's alone.
     `template_arguments` are extra variables for the chat template; without `reasoning_effort` the model decides, and
     `none` switches thinking off. `reasoning_budget` is the most tokens that the model may think; then it must answer.
-    `prompt` is raw text without a template (completions); exactly one of `messages` and `prompt` is given.
+    `prompt` is raw text without a template (completions); exactly one of `messages` and `prompt` is given. With
+    `prompt_tokens` it is tokens already, and the text stays empty. `suffix` is what follows behind the answer, for
+    models that can fill in a middle. With `echo` the answer begins with the raw prompt's text, and with
+    `top_logprobs` too, that text's tokens are scored. `max_tokens` 0 reads the prompt and writes nothing.
     `whole` says that nobody reads the answer before its end, so that an engine may say much in one event.
     `keep_alive` is how long the model stays loaded after this answer, in seconds: None is the server's own habit,
     negative is for ever, 0 unloads at once.
@@ -127,6 +130,9 @@ class GenerationRequest(_Value, frozen=True, kw_only=True):
     model: str
     messages: tuple[Message, ...] = ()
     prompt: str | None = None
+    prompt_tokens: tuple[int, ...] = ()
+    suffix: str = ""
+    echo: bool = False
     sampling: Sampling = Sampling()
     max_tokens: int = 1024
     stop: tuple[str, ...] = ()
@@ -165,16 +171,23 @@ class Timings(_Value, frozen=True, kw_only=True):
 
 
 class TokenScore(_Value, frozen=True, kw_only=True):
-    """A token's text, its natural log probability, and the most probable tokens at its place."""
+    """A token's text, its natural log probability, and the most probable tokens at its place.
+
+    `is_first` marks a token with nothing before it: it has no probability, and `logprob` says nothing.
+    """
 
     token: str
     logprob: float
     bytes: bytes
     top: tuple["TokenScore", ...] = ()
+    is_first: bool = False
 
 
 class TextDelta(_Value, frozen=True, kw_only=True, tag="text"):
-    """More of the answer: whole characters, never empty, no part of a stop string. `tokens` is how many made it."""
+    """More of the answer: whole characters, never empty, no part of a stop string. `tokens` is how many made it.
+
+    The text of an echoed prompt was made by none.
+    """
 
     text: str
     tokens: int = 1

@@ -13,13 +13,17 @@ from pocketserver.settings_files import shipped_settings
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One product's rules.
 
-    `routes` are the route templates that exist; every other path is `unknown_route`. `keyless` of them need no key.
-    `route_scopes` names the key scope of a route where it is not `chat`. `health`, `models` and `root` name shapes of
-    wire/device.py. `host_rule`, `origin_rule` and `peer_rule` name rules of gate/hosts.py. `statuses` and `codes`
-    override rows of the general error tables, `retry_after` the seconds that go with them. `unserved` are known paths
-    that are refused in words of their own. `model_prefix` stands before the ids that clients see; with
-    `model_required` a request must name its model. `stores` keeps responses; `drops_hosted_tools` leaves out tools that only OpenAI's or Anthropic's servers run, instead of refusing
-    them. `shows_warnings` tells clients what was not done as asked. `settings` are this profile's defaults.
+    `routes` are the route templates that exist; every other path is `unknown_route`, and `unserved` of them are refused
+    in words of their own. `keyless` routes need no key; `route_scopes` names the key scope of a route where it is not
+    `chat`. `health`, `models` and `root` name shapes of wire/device.py. `host_rule`, `origin_rule` and `peer_rule` name
+    rules of gate/hosts.py. `error_families` says by path prefix in whose shape errors are written; `statuses` and
+    `codes` override rows of the general tables, `retry_after` the seconds that go with them.
+
+    `address_variable` is an environment variable whose URL says where to listen; with `moves_when_taken` any free port
+    does when the profile's own is taken. `model_prefix` stands before the ids that clients see; with `model_required` a
+    request must name its model. `stores` keeps responses; `drops_hosted_tools` leaves out tools that only a product's
+    own servers run, instead of refusing them. `shows_warnings` tells clients what was not done as asked. `settings` are
+    this profile's defaults.
     """
 
     name: str
@@ -39,6 +43,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     codes: Mapping[Code, Code] = {}
     retry_after: Mapping[Code, float] = {}
     unserved: Mapping[str, str] = {}
+    address_variable: str | None = None
+    moves_when_taken: bool = False
     model_prefix: str = ""
     model_required: bool = False
     stores: bool = False

@@ -4,7 +4,9 @@ import asyncio
 import contextlib
 import itertools
 import os
+import re
 import secrets
+import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -25,7 +27,8 @@ from pocketserver.gate.keys import Identity, KeyStore
 from pocketserver.gate.limits import WrongKeyThrottle
 from pocketserver.http_server import serving_http
 from pocketserver.lan import address
-from pocketserver.listening import EVERYWHERE, listen
+from pocketserver.listening import EVERYWHERE, PortTaken, listen
+from pocketserver.profile import Profile
 from pocketserver.settings import Effective
 from pocketserver.simulator.routes import ControlRoutes
 from pocketserver.simulator.simulator import Simulator
@@ -39,6 +42,7 @@ from pocketserver.wire.anthropic_messages import Messages
 from pocketserver.wire.context import KEY_NAME, ModelAccess, ModelNames, Patience
 from pocketserver.wire.device import Device, DeviceView, lane_state
 from pocketserver.wire.error_table import ErrorTable
+from pocketserver.wire.ollama_errors import OllamaErrors
 from pocketserver.wire.openai_chat import ChatCompletions
 from pocketserver.wire.openai_chat_request import Defaults
 from pocketserver.wire.openai_errors import OpenAIErrors
@@ -67,6 +71,10 @@ class Server:
     other_hosts: tuple[str, ...] = ()
     network_name: str | None = None
     """The `.local` name under which mDNS announces this server, once it does."""
+    room: str = ""
+    """The code of the room that this server stands for, once it is known."""
+    served: int = 0
+    """Answers given since the start."""
     control_url: str = ""
     control_token: str = ""
     simulator: Simulator | None = None
@@ -121,6 +129,9 @@ class Server:
             engine=self.engine.name,
             keyless=self.keys is None,
             started=self.started,
+            model_prefix=self.effective.profile.model_prefix,
+            room=lambda: self.room,
+            served=lambda: self.served,
         )
 
 
@@ -140,7 +151,7 @@ async def serving(server: Server) -> AsyncIterator[Server]:
     settings = server.effective.settings
     async with AsyncExitStack() as stack:
         stack.push_async_callback(server.engine.close)
-        sockets = listen(settings.host, settings.port)
+        sockets = _listen(server.effective)
         for listener in sockets:
             stack.callback(listener.close)
         server.port = sockets[0].getsockname()[1]
@@ -164,6 +175,17 @@ async def serving(server: Server) -> AsyncIterator[Server]:
             yield server
         finally:
             await _let_running_finish(server)
+
+
+def _listen(effective: Effective) -> list[socket.socket]:
+    """The port that the settings name; any free one when a profile's own port is taken and it may move."""
+    settings = effective.settings
+    try:
+        return listen(settings.host, settings.port)
+    except PortTaken:
+        if not effective.profile.moves_when_taken or not effective.origins["port"].startswith("profile"):
+            raise
+        return listen(settings.host, 0)
 
 
 def application(server: Server) -> web.Application:
@@ -190,11 +212,15 @@ def application(server: Server) -> web.Application:
     app.on_response_prepare.append(answering.stamp)
     if settings.allowed_origins:
         app.on_response_prepare.append(gate.allow_reading)
-    app.add_routes([route for route in _routes(server, shapes) if route.path in profile.routes])
+    app.add_routes([route for route in _routes(server, shapes) if _canonical(route.path) in profile.routes])
     return app
 
 
-FAMILIES: Mapping[str, type[ErrorTable]] = {"openai": OpenAIErrors, "anthropic": AnthropicErrors}
+FAMILIES: Mapping[str, type[ErrorTable]] = {
+    "openai": OpenAIErrors,
+    "anthropic": AnthropicErrors,
+    "ollama": OllamaErrors,
+}
 """Each API family's error table, by the word that profiles use."""
 
 
@@ -214,13 +240,14 @@ def model_access(server: Server) -> ModelAccess:
         door=server.door,
         models=ModelNames(
             installed=server.models,
-            loaded=lambda: server.engine.status.model,
+            loaded=lambda: server.engine.status.model or (server.model_id if settings.switching else None),
             generic=frozenset(settings.generic_models),
             required=profile.model_required,
             switching=settings.switching,
             prefix=profile.model_prefix,
         ),
         client_seconds=settings.client_seconds,
+        max_packed_bytes=settings.max_packed_bytes,
         waiting=Patience(
             early_headers_after=settings.early_headers_after_seconds, keep_alive_every=settings.keep_alive_seconds
         ),
@@ -238,7 +265,12 @@ def _routes(server: Server, shapes: Mapping[str, ErrorTable]) -> list[web.RouteD
         stop=settings.default_stop,
     )
     device = Device(
-        view=server.view(), health_shape=profile.health, models_shape=profile.models, metrics=server.metrics
+        view=server.view(),
+        health_shape=profile.health,
+        models_shape=profile.models,
+        root_shape=profile.root,
+        metrics=server.metrics,
+        speaks_anthropic=_speaks_anthropic(profile),
     )
     chat = ChatCompletions(access=access, defaults=defaults, errors=shape_of(shapes, "/v1/chat/completions"))
     messages = Messages(
@@ -250,6 +282,15 @@ def _routes(server: Server, shapes: Mapping[str, ErrorTable]) -> list[web.RouteD
         drop_hosted=profile.drops_hosted_tools,
     )
     return [*device.routes(), *chat.routes(), *messages.routes()]
+
+
+def _canonical(path: str) -> str:
+    """A route's template as profiles write it, without the patterns of its parts: `/v1/models/{id}`."""
+    return re.sub(r":[^{}]+\}", "}", path)
+
+
+def _speaks_anthropic(profile: Profile) -> bool:
+    return "anthropic" in profile.error_families.values()
 
 
 def shape_of(shapes: Mapping[str, ErrorTable], path: str) -> ErrorTable:
@@ -361,6 +402,8 @@ def record(server: Server, exchange: Exchange) -> None:
     server.metrics.observe_request(
         route=exchange.route, status=exchange.status, error=exchange.error, key=exchange.key_name
     )
+    if answer.model is not None and exchange.status < 300 and exchange.error is None:
+        server.served += 1
     if answer.model is not None and answer.time_to_first_token is not None:
         server.metrics.observe_answer(
             model=answer.model,

@@ -15,6 +15,7 @@ import platformdirs
 from msgspec import Meta
 
 from pocketserver.errors import UsageError
+from pocketserver.loopback_url import OLLAMA_PORT, loopback_address
 from pocketserver.profile import Profile, load_profile
 
 ENVIRONMENT_PREFIX = "POCKETSERVER_"
@@ -103,6 +104,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_body_bytes: Annotated[Annotated[int, Meta(ge=1024)], Meta(description="a number of bytes, 1024 or more")] = (
         4 * 1024 * 1024
     )
+    max_packed_bytes: Annotated[
+        Annotated[int, Meta(ge=1024)] | None, Meta(description="bytes of a request as a room packs it, 1024 or more")
+    ] = None
     client_seconds: Annotated[
         Positive, Meta(description="seconds that a client may take to send its body or to read on, more than 0")
     ] = 60.0
@@ -166,6 +170,7 @@ def load(
     origins = dict.fromkeys(_TYPES, "default")
     for origin, source in (
         (f"profile {profile.name}", profile.settings),
+        *_pointed_at(profile, environment),
         (f"file {path}", from_file),
         ("environment", from_environment),
         ("flag", flags),
@@ -176,6 +181,17 @@ def load(
                 origins[key] = origin
     values.setdefault("home", str(home))
     return Effective(settings=Settings(**values), profile=profile, origins=origins)  # type: ignore[arg-type]
+
+
+def _pointed_at(profile: Profile, environment: Mapping[str, str]) -> list[tuple[str, Mapping[str, object]]]:
+    """Host and port from the variable that a product's other programs read, when it is set."""
+    name = profile.address_variable
+    if name is None or not environment.get(name):
+        return []
+    host, port = loopback_address(environment[name], name)
+    if port is None or port == OLLAMA_PORT:
+        return [(f"environment {name}", {"host": host})]
+    return [(f"environment {name}", {"host": host, "port": port})]
 
 
 def shown(effective: Effective) -> list[tuple[str, str, str]]:

@@ -1,7 +1,7 @@
 """The gate as one aiohttp middleware: Host, peer, Origin, key, path, method, encoding, size, in this order."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Middleware
@@ -35,6 +35,8 @@ class Entrance:
     max_body_bytes: int
     base_url: Callable[[], str]
     key_name: web.RequestKey[str]
+    unserved: Mapping[str, str] = field(default_factory=dict)
+    """What is said of paths that clients know and this server does not serve."""
     takes_x_api_key: bool = False
     """Whether a key may also come in `x-api-key`, as Anthropic's clients send it."""
 
@@ -107,9 +109,10 @@ class Entrance:
             message = f"{request.path[:200]} takes {', '.join(allowed)}, not {request.method[:20]}."
             raise Refusal(Code.METHOD_NOT_ALLOWED, message, allow=allowed)
         if problem is not None:
+            said = self.unserved.get(request.path)
             raise Refusal(
                 Code.UNKNOWN_ROUTE,
-                f"There is no {request.path[:200]} here. The base URL for clients is {self.base_url()}.",
+                said or f"There is no {request.path[:200]} here. The base URL for clients is {self.base_url()}.",
             )
 
     def _check_body(self, request: web.Request) -> None:

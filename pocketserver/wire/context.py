@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Protocol, Self
 
+import msgspec
 from aiohttp import web
 
 from pocketserver.chat import (
@@ -234,9 +235,18 @@ class ModelAccess:
     models: ModelNames
     client_seconds: float
     waiting: Patience = Patience()
+    max_packed_bytes: int | None = None
 
-    def turn(self, request: web.Request) -> Turn:
-        """The place of this request in the line, which its answer's headers tell."""
+    def turn(self, request: web.Request, wanted: GenerationRequest | None = None) -> Turn:
+        """The place of this request in the line, which its answer's headers tell.
+
+        Raises REQUEST_TOO_LARGE for a request that is too large for a room.
+        """
+        limit = self.max_packed_bytes
+        if limit is not None and wanted is not None and len(msgspec.msgpack.encode(wanted)) > limit:
+            raise Refusal(
+                Code.REQUEST_TOO_LARGE, f"The request is larger than {limit:,} bytes once packed. Send less text."
+            )
         turn = request[ANSWER].turn = self.door.turn(owner=request.get(KEY_NAME))
         return turn
 

@@ -45,7 +45,7 @@ class ChatCompletions:
             scored=wanted.top_logprobs is not None,
             extra=answer.shown_warnings,
         )
-        async with self.access.turn(request) as turn, Choices(turn, wanted, asked.choices) as batches:
+        async with self.access.turn(request, wanted) as turn, Choices(turn, wanted, asked.choices) as batches:
             async for batch in batches:
                 answer.note(batch)
                 for event in batch:
@@ -65,7 +65,7 @@ class ChatCompletions:
         )
         async with (
             sse.Stream(request, chunks, on_error=self._error_chunk, waiting=self.access.waiting) as stream,
-            self.access.turn(request) as turn,
+            self.access.turn(request, wanted) as turn,
             Choices(turn, wanted, asked.choices) as batches,
         ):
             await stream.send(batches)
