@@ -19,6 +19,7 @@ from pocketserver import control, run_file
 from pocketserver.answering import Answering, Exchange
 from pocketserver.chat import ModelInfo
 from pocketserver.engines.engine import Engine
+from pocketserver.engines.truncation import newest_that_fit
 from pocketserver.errors import Code, Refusal
 from pocketserver.gate.admission import Door
 from pocketserver.gate.entrance import Entrance
@@ -46,6 +47,8 @@ from pocketserver.wire.ollama_errors import OllamaErrors
 from pocketserver.wire.openai_chat import ChatCompletions
 from pocketserver.wire.openai_chat_request import Defaults
 from pocketserver.wire.openai_errors import OpenAIErrors
+from pocketserver.wire.openai_responses import Responses
+from pocketserver.wire.openai_responses_store import ResponseStore
 
 LAST_WORDS_SECONDS = 2.0
 
@@ -198,7 +201,7 @@ def application(server: Server) -> web.Application:
         record=lambda exchange: record(server, exchange),
         log=server.log.logger,
         new_id=server.new_id,
-        unix_time=time.time if server.simulator is None else server.simulator.unix_time,
+        unix_time=_unix_time(server),
         models_for_anthropic=shapes.get("/v1/messages"),
         strict=settings.strict == "on",
         shows_warnings=profile.shows_warnings,
@@ -281,7 +284,19 @@ def _routes(server: Server, shapes: Mapping[str, ErrorTable]) -> list[web.RouteD
         errors=shape_of(shapes, "/v1/messages"),
         drop_hosted=profile.drops_hosted_tools,
     )
-    return [*device.routes(), *chat.routes(), *messages.routes()]
+    responses = Responses(
+        access=access,
+        defaults=defaults,
+        store=ResponseStore(clock=time.monotonic) if profile.stores else None,
+        drop_hosted=profile.drops_hosted_tools,
+        shorten=newest_that_fit,
+        unix_time=_unix_time(server),
+    )
+    return [*device.routes(), *chat.routes(), *messages.routes(), *responses.routes()]
+
+
+def _unix_time(server: Server) -> Callable[[], float]:
+    return time.time if server.simulator is None else server.simulator.unix_time
 
 
 def _canonical(path: str) -> str:
