@@ -62,6 +62,7 @@ class Generation:
         Raises DecodeAbortedError when cancelled, Refusal when the model or the constraint fails.
         """
         self._limit = min(self.request.max_tokens, self.decoder.context_size - len(self.prompt))
+        self._reason = None if self._limit else FinishReason.LENGTH
         self._sampler = Sampler(self.request.sampling, self.prompt)
         if self._may_draft:
             self._drafter = Drafter(self.prompt, self.drafts, self.vocabulary.end_tokens)

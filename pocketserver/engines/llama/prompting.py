@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from pocketserver.chat import GenerationRequest, Role
 from pocketserver.engines.llama.model import Vocabulary
+from pocketserver.engines.llama.raw_prompt import raw_tokens, some_tokens
 from pocketserver.engines.llama.reasoning import is_opened, thinking_arguments
 from pocketserver.engines.llama.reply_constraint import may_call
 from pocketserver.engines.llama.template import ChatTemplate
@@ -35,19 +36,19 @@ class Prompter:
         A text that no number of tokens within the context could hold is refused unread: to split megabytes of one
         letter takes llama.cpp half a minute, in which nobody can stop it.
         """
-        text = self._render(request) if request.prompt is None else request.prompt
-        self._check_size(text)
-        tokens = self.vocabulary.tokenize(text) or [self.vocabulary.bos]
-        if tokens[0] < 0:
-            raise Refusal(Code.INVALID_PARAMETER, "The prompt is empty. Send some text.", param="prompt")
+        text = self._render(request) if request.prompt is None else request.prompt + request.suffix
+        self._check_size(text, prompt_field(request))
+        if request.prompt is not None:
+            return Prompt(tokens=raw_tokens(request, self.vocabulary), thinking=Thinking.NONE)
+        tokens = some_tokens(self.vocabulary.tokenize(text), self.vocabulary)
         return Prompt(tokens=tokens, thinking=self._thinking(request, text))
 
-    def _check_size(self, text: str) -> None:
+    def _check_size(self, text: str, field: str) -> None:
         if len(text) <= self.context_size:
             return
         fewest = -(-len(text.encode(errors="replace")) // self.vocabulary.longest_token_bytes())
         if fewest > self.context_size:
-            raise too_long(fewest, self.context_size, at_least=True)
+            raise too_long(fewest, self.context_size, field, at_least=True)
 
     def _render(self, request: GenerationRequest) -> str:
         calls = may_call(request)
@@ -64,22 +65,25 @@ class Prompter:
 
     def _thinking(self, request: GenerationRequest, text: str) -> Thinking:
         marks, end = self.reply_format.reasoning, text.rstrip()
-        if request.prompt is not None:
-            return Thinking.NONE
         if is_opened(text, marks):
             return Thinking.OPENED
         is_over = end.endswith(marks.close.rstrip()) or _continues(request) or request.reasoning_effort == "none"
         return Thinking.POSSIBLE if self.reply_format.reasoning_known and not is_over else Thinking.NONE
 
 
-def too_long(tokens: int, context_size: int, *, at_least: bool = False) -> Refusal:
+def prompt_field(request: GenerationRequest) -> str:
+    """The field that the prompt came in."""
+    return "messages" if request.prompt is None else "prompt"
+
+
+def too_long(tokens: int, context_size: int, field: str = "messages", *, at_least: bool = False) -> Refusal:
     """The refusal of a prompt that leaves no room for an answer."""
     said = f"at least {tokens}" if at_least else f"{tokens}"
     return Refusal(
         Code.CONTEXT_LENGTH_EXCEEDED,
-        f"This model's maximum context length is {context_size} tokens. However, your messages resulted in {said}"
-        " tokens. Please shorten the messages or start the server with a larger --context.",
-        param="messages",
+        f"This model's maximum context length is {context_size} tokens. However, your {field} resulted in {said}"
+        f" tokens. Please shorten the {field} or start the server with a larger --context.",
+        param=field,
         details={"prompt_tokens": tokens, "context_size": context_size},
     )
 

@@ -13,6 +13,7 @@ from pocketserver.engines.llama import native
 from pocketserver.engines.llama.cache_opening import open_cache
 from pocketserver.engines.llama.decoder import Decoder, crash, probe
 from pocketserver.engines.llama.dialogue import Dialogue
+from pocketserver.engines.llama.echo import Echo
 from pocketserver.engines.llama.embedder import Embedder
 from pocketserver.engines.llama.frames import (
     CLOSE_SECONDS,
@@ -31,7 +32,7 @@ from pocketserver.engines.llama.frames import (
 )
 from pocketserver.engines.llama.generation import Generation
 from pocketserver.engines.llama.model import Model
-from pocketserver.engines.llama.prompting import too_long
+from pocketserver.engines.llama.prompting import prompt_field, too_long
 from pocketserver.engines.llama.runtime import Runtime
 
 FALLBACK_TEMPLATE = (
@@ -118,7 +119,7 @@ class Session:
         self._send(Preparing(id=request.id, stage=Stage.RENDER))
         rendered = self._prompter.prompt(request)
         prompt = rendered.tokens
-        self._check_length(prompt)
+        self._check_length(prompt, prompt_field(request))
         self._send(Preparing(id=request.id, stage=Stage.CONSTRAINT))
         constraint = self._dialogue.constraint(request, rendered)
         cached = self._cache.prepare(prompt)
@@ -139,10 +140,20 @@ class Session:
         )
         job.attach(self._decoder.abort)
         try:
+            if request.echo:
+                generation.cached_tokens = self._echo(request, prompt, generation)
             generation.run()
         finally:
             job.detach()
             self._cache.answered()
+
+    def _echo(self, request: GenerationRequest, prompt: list[int], generation: Generation) -> int:
+        """Begin the answer with its prompt; how many of its tokens need no decoding after that."""
+        echo, scored = Echo(request, prompt, self._model.vocabulary), request.top_logprobs is not None
+        said = echo.scored(self._decoder, generation.progress, generation.cancelled) if scored else echo.plain()
+        if said:
+            generation.emit(said)
+        return self._decoder.reuse(prompt) if scored else generation.cached_tokens
 
     def rest(self) -> None:
         """Nobody has asked for a while: time to keep the conversation."""
@@ -155,10 +166,10 @@ class Session:
     def _emit(self, request_id: str, events: list[Event]) -> None:
         self._send(Events(id=request_id, batch=tuple(events)))
 
-    def _check_length(self, prompt: list[int]) -> None:
+    def _check_length(self, prompt: list[int], field: str) -> None:
         size, count = self._decoder.context_size, len(prompt)
         if count >= size:
-            raise too_long(count, size)
+            raise too_long(count, size, field)
 
     def _examined(self, load: Load) -> Dialogue:
         """Look at the template, which is a stranger's program: the server keeps a deadline meanwhile."""

@@ -20,7 +20,7 @@ class SimModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """One model on a simulated device. Rates are for a cold device and an empty context.
 
     `size_bytes` is the file and the weights in memory. `kv_bytes_per_token` is what a token of context takes.
-    `context_size` is the trained length; the app may ask for less.
+    `context_size` is the trained length; the app may ask for less. With `insert` it fills in the middle of a text.
     """
 
     id: str
@@ -32,6 +32,7 @@ class SimModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     tools: bool = True
     thinking: bool = True
     embeddings: bool = True
+    insert: bool = False
     architecture: str = "llama"
     quantization: str = "Q4_K_M"
     parameters: int = 1_235_814_400

@@ -210,7 +210,9 @@ class SimEngine:
         """Deterministic vectors. Takes no time on the device."""
         self._check_loaded()
         if not self.device.model.embeddings:
-            raise Refusal(Code.INVALID_PARAMETER, "The loaded model makes no embeddings. Load one that does.")
+            raise Refusal(
+                Code.INVALID_PARAMETER, "The loaded model makes no embeddings. Load one that does.", param="model"
+            )
         window = self.device.served_context
         whole = [tokens_to_embed(given) for given in inputs]
         read = [cut_to(window, tokens, index, truncate=truncate) for index, tokens in enumerate(whole)]
@@ -258,13 +260,21 @@ class SimEngine:
                 "can.",
                 param="tools",
             )
+        if request.suffix and not device.model.insert:
+            raise Refusal(
+                Code.INVALID_PARAMETER,
+                f"{device.model.id} does not support insert. Leave `suffix` out, or load a model that can fill in a "
+                "middle.",
+                param="suffix",
+            )
         context_size = device.served_context
         if prompt_tokens >= context_size:
+            field = "messages" if request.prompt is None else "prompt"
             raise Refusal(
                 Code.CONTEXT_LENGTH_EXCEEDED,
-                f"This model's maximum context length is {context_size} tokens. However, your messages "
-                f"resulted in {prompt_tokens} tokens. Please reduce the length of the messages.",
-                param="messages",
+                f"This model's maximum context length is {context_size} tokens. However, your {field} "
+                f"resulted in {prompt_tokens} tokens. Please reduce the length of the {field}.",
+                param=field,
                 details={"prompt_tokens": prompt_tokens, "context_size": context_size},
             )
 
@@ -307,7 +317,9 @@ class SimEngine:
 
 
 def _prompt_tokens(request: GenerationRequest) -> int:
-    texts = [message.content for message in request.messages] or [request.prompt or ""]
+    if request.prompt_tokens:
+        return len(request.prompt_tokens)
+    texts = [message.content for message in request.messages] or [(request.prompt or "") + request.suffix]
     return sum(token_count(text) + _TURN_TOKENS for text in texts) + 1
 
 

@@ -7,6 +7,7 @@ from itertools import islice
 import msgspec
 
 from pocketserver.chat import FinishReason, GenerationRequest, Role, TextDelta, Tool, ToolMode
+from pocketserver.engines.sim.embedding import tokens_to_embed
 from pocketserver.engines.sim.example import tool_arguments
 from pocketserver.engines.sim.prose import DEFAULT_TOKENS, prose, tokens_of
 from pocketserver.engines.sim.rules import RefusalReply, Reply, ScriptedCall
@@ -82,9 +83,19 @@ def thinking(request: GenerationRequest, seed: str) -> Sequence[str]:
 def last_message(request: GenerationRequest) -> str:
     """What `echo` repeats: the last thing the user said, or the raw prompt."""
     if not request.messages:
-        return request.prompt or ""
+        return raw_text(request)
     users = (message for message in reversed(request.messages) if message.role is Role.USER)
     return next(users, request.messages[-1]).content
+
+
+def raw_tokens(request: GenerationRequest) -> list[str]:
+    """The simulator's tokens of a raw prompt; a token id stands for itself."""
+    return tokens_to_embed(request.prompt_tokens or request.prompt or "")
+
+
+def raw_text(request: GenerationRequest) -> str:
+    """A raw prompt as it is echoed."""
+    return "".join(raw_tokens(request)) if request.prompt_tokens else request.prompt or ""
 
 
 def call_id(request: GenerationRequest, index: int) -> str:
@@ -94,7 +105,7 @@ def call_id(request: GenerationRequest, index: int) -> str:
 
 def seed_of(request: GenerationRequest, seed: int) -> str:
     """What a reply is made from: the device's seed, the request's seed, and every word of the conversation."""
-    said = [message.content for message in request.messages] or request.prompt
+    said = [message.content for message in request.messages] or raw_text(request) + request.suffix
     return f"{seed}:{request.sampling.seed}:{_encode(said).decode()}"
 
 

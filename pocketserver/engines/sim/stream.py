@@ -23,7 +23,7 @@ from pocketserver.chat import (
 )
 from pocketserver.engines.engine import EventStream
 from pocketserver.engines.sim.prose import tokens_of
-from pocketserver.engines.sim.script import Script, call_id
+from pocketserver.engines.sim.script import Script, call_id, raw_text, raw_tokens
 from pocketserver.engines.sim.state import Device
 from pocketserver.engines.text import TextAssembler
 
@@ -177,6 +177,7 @@ class SimAnswer:
             and self._made == 0
             and len(spoken.events) < size
             and not request.stop
+            and not request.echo
             and request.top_logprobs is None
         )
 
@@ -203,6 +204,7 @@ class SimAnswer:
 
     def _all_events(self) -> Iterator[Event | None]:
         """One step for each token; None for a token that is held back."""
+        yield from self._echoed()
         yield from self._reasoning()
         if self._cut:
             return
@@ -211,6 +213,15 @@ class SimAnswer:
             self._text_ended()
             return
         yield from self._calls()
+
+    def _echoed(self) -> Iterator[Event]:
+        """The raw prompt, where the answer is to begin with it."""
+        request = self._request
+        if not request.echo or not (text := raw_text(request)):
+            return
+        scores = [score for token in raw_tokens(request) for score in self._scores(token.encode(errors="replace"))]
+        scores[:1] = [msgspec.structs.replace(score, top=(), is_first=True) for score in scores[:1]]
+        yield TextDelta(text=text, tokens=0, scores=tuple(scores))
 
     @property
     def _cut(self) -> bool:
