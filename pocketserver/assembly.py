@@ -17,6 +17,7 @@ from pocketserver.models.catalog import load_catalog
 from pocketserver.models.progress import Report
 from pocketserver.models.pull import pull
 from pocketserver.models.store import InstalledModel, ModelStore, resolve_model_argument
+from pocketserver.room.code import own_code
 from pocketserver.server import Server, make_door
 from pocketserver.settings import SECRETS, Effective, Settings
 from pocketserver.simulator.presets import sim_engine
@@ -50,6 +51,8 @@ def assemble(effective: Effective, engine: Engine, log: ServerLog, model: Instal
         installed=lambda: installed_models(settings, engine, model),
         model_id=engine.status.model if model is None else model.id,
     )
+    if effective.profile.names_room:
+        server.room = own_code(settings.home_folder)
     metrics.watch(
         Sources(
             status=lambda: engine.status,

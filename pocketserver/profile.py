@@ -20,10 +20,10 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     `codes` override rows of the general tables, `retry_after` the seconds that go with them.
 
     `address_variable` is an environment variable whose URL says where to listen; with `moves_when_taken` any free port
-    does when the profile's own is taken. `model_prefix` stands before the ids that clients see; with `model_required` a
-    request must name its model. `stores` keeps responses; `drops_hosted_tools` leaves out tools that only a product's
-    own servers run, instead of refusing them. `shows_warnings` tells clients what was not done as asked. `settings` are
-    this profile's defaults.
+    does when the profile's own is taken. `names_room` shows a room's code. `model_prefix` stands before the ids that
+    clients see; with `model_required` a request must name its model. `stores` keeps responses; `drops_hosted_tools`
+    leaves out tools that only a product's own servers run, instead of refusing them. `shows_warnings` tells clients what
+    was not done as asked. `settings` are this profile's defaults.
     """
 
     name: str
@@ -45,6 +45,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     unserved: Mapping[str, str] = {}
     address_variable: str | None = None
     moves_when_taken: bool = False
+    names_room: bool = False
     model_prefix: str = ""
     model_required: bool = False
     stores: bool = False

@@ -180,7 +180,7 @@ def _write_ready_line(server: Server) -> None:
         "pid": os.getpid(),
         "profile": server.effective.profile.name,
         "engine": server.engine.name,
-        "model": server.model_id,
+        "model": None if server.model_id is None else server.effective.profile.model_prefix + server.model_id,
     }
     if server.engine.name == "sim":
         line |= {"control_url": server.control_url, "control_token": server.control_token}

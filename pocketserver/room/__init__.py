@@ -1,0 +1,1 @@
+"""Rooms: one model shared among several machines."""
