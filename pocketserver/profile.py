@@ -22,8 +22,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     `address_variable` is an environment variable whose URL says where to listen; with `moves_when_taken` any free port
     does when the profile's own is taken. `names_room` shows a room's code. `model_prefix` stands before the ids that
     clients see; with `model_required` a request must name its model. `stores` keeps responses; `drops_hosted_tools`
-    leaves out tools that only a product's own servers run, instead of refusing them. `shows_warnings` tells clients what was
-    not done as asked. `settings` are this profile's defaults.
+    leaves out tools that only a product's own servers run, instead of refusing them. `shows_warnings` tells clients
+    what was not done as asked. `settings` are this profile's defaults.
     """
 
     name: str
