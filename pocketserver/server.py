@@ -45,10 +45,10 @@ from pocketserver.wire.device import Device, DeviceView, lane_state
 from pocketserver.wire.error_table import ErrorTable
 from pocketserver.wire.ollama_errors import OllamaErrors
 from pocketserver.wire.openai_chat import ChatCompletions
-from pocketserver.wire.openai_chat_request import Defaults
 from pocketserver.wire.openai_errors import OpenAIErrors
 from pocketserver.wire.openai_responses import Responses
 from pocketserver.wire.openai_responses_store import ResponseStore
+from pocketserver.wire.openai_sampling import Defaults
 
 LAST_WORDS_SECONDS = 2.0
 

@@ -14,16 +14,21 @@ from pocketserver.chat import (
     GenerationRequest,
     JsonSchema,
     JsonValue,
-    Sampling,
 )
 from pocketserver.wire import json_body, openai_messages, openai_tools
 from pocketserver.wire.json_body import invalid
+from pocketserver.wire.openai_sampling import (
+    MOST_TOKENS,
+    Defaults,
+    SamplingFields,
+    in_range,
+    sampling,
+    shown,
+    stop_texts,
+)
 from pocketserver.wire.openai_tools import FUNCTION_NAME
 
-MAX_STOP = 64
 MAX_CHOICES = 8
-_MOST_TOKENS = 2**31 - 1
-_LARGEST_SHOWN = 10**15
 _EFFORTS = frozenset({"none", "minimal", "low", "medium", "high", "xhigh", "max"})
 
 
@@ -31,7 +36,7 @@ class StreamOptions(msgspec.Struct, frozen=True):
     include_usage: bool | None = None
 
 
-class Body(msgspec.Struct, frozen=True):
+class Body(SamplingFields, frozen=True, kw_only=True):
     """The fields that are read. Everything else in the body is somebody else's extension."""
 
     messages: list[dict[str, Any]]
@@ -40,20 +45,6 @@ class Body(msgspec.Struct, frozen=True):
     stream_options: StreamOptions | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    typical_p: float | None = None
-    repeat_penalty: float | None = None
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
-    repeat_last_n: int | None = None
-    dry_multiplier: float | None = None
-    dry_base: float | None = None
-    dry_allowed_length: int | None = None
-    logit_bias: dict[str, float] | None = None
-    seed: int | None = None
     n: int | None = None
     stop: str | list[str] | None = None
     logprobs: bool | None = None
@@ -70,15 +61,6 @@ class Body(msgspec.Struct, frozen=True):
     audio: dict[str, Any] | None = None
     web_search_options: dict[str, Any] | None = None
     moderation: dict[str, Any] | None = None
-
-
-class Defaults(msgspec.Struct, frozen=True, kw_only=True):
-    """What a field means that the client left out: the server's settings, not OpenAI's values."""
-
-    max_tokens: int
-    temperature: float
-    top_p: float
-    stop: tuple[str, ...]
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,9 +82,9 @@ def parse(data: bytes, *, request_id: str, defaults: Defaults) -> Asked:
         id=request_id,
         model="",
         messages=openai_messages.messages(body.messages),
-        sampling=_sampling(body, defaults),
+        sampling=sampling(body, defaults),
         max_tokens=_max_tokens(body, defaults),
-        stop=_stop(body.stop, defaults),
+        stop=stop_texts(body.stop, defaults),
         tools=tools,
         tool_choice=openai_tools.tool_choice(body.tool_choice, tools, parallel=body.parallel_tool_calls is not False),
         constraint=_constraint(body.response_format),
@@ -141,69 +123,19 @@ def _choices(given: int | None) -> int:
     return given or 1
 
 
-def _in_range(name: str, value: float | None, low: float, high: float, default: float) -> float:
-    if value is None:
-        return default
-    if not low <= value <= high:
-        raise invalid(name, f"`{name}` must be between {low:g} and {high:g}, not {_shown(value)}.")
-    return value
-
-
-def _shown(value: float) -> str:
-    """A number for a sentence. JSON's integers have no limit, and the largest are no float."""
-    return f"{value:g}" if abs(value) < _LARGEST_SHOWN else "a number that large"
-
-
-def _sampling(body: Body, defaults: Defaults) -> Sampling:
-    return Sampling(
-        temperature=_in_range("temperature", body.temperature, 0, 2, defaults.temperature),
-        top_p=_in_range("top_p", body.top_p, 0, 1, defaults.top_p),
-        top_k=int(_in_range("top_k", body.top_k, -1, 10_000_000, 0)),
-        min_p=_in_range("min_p", body.min_p, 0, 1, 0.0),
-        typical_p=_in_range("typical_p", body.typical_p, 0, 1, 1.0),
-        repeat_penalty=_in_range("repeat_penalty", body.repeat_penalty, 0.01, 10, 1.0),
-        frequency_penalty=_in_range("frequency_penalty", body.frequency_penalty, -2, 2, 0.0),
-        presence_penalty=_in_range("presence_penalty", body.presence_penalty, -2, 2, 0.0),
-        penalty_last_n=int(_in_range("repeat_last_n", body.repeat_last_n, 0, 1_000_000, 64)),
-        dry_multiplier=_in_range("dry_multiplier", body.dry_multiplier, 0, 100, 0.0),
-        dry_base=_in_range("dry_base", body.dry_base, 1, 10, 1.75),
-        dry_allowed_length=int(_in_range("dry_allowed_length", body.dry_allowed_length, 1, 1000, 2)),
-        logit_bias=_logit_bias(body.logit_bias or {}),
-        seed=None if body.seed is None else body.seed & 0xFFFFFFFF,
-    )
-
-
-def _logit_bias(given: Mapping[str, float]) -> tuple[tuple[int, float], ...]:
-    biases = []
-    for token, bias in given.items():
-        if not (token.isascii() and token.isdigit() and len(token) < 10):
-            raise invalid("logit_bias", "`logit_bias` maps token ids, written as text, to numbers from -100 to 100.")
-        biases.append((int(token), _in_range("logit_bias", bias, -100, 100, 0)))
-    return tuple(biases)
-
-
 def _max_tokens(body: Body, defaults: Defaults) -> int:
     """The newer name wins. A huge value is a safety limit of the client's, not an error."""
     for name in ("max_completion_tokens", "max_tokens"):
         value: int | None = getattr(body, name)
         if value is not None and value < 1:
-            raise invalid(name, f"`{name}` must be 1 or more, not {_shown(value)}.")
+            raise invalid(name, f"`{name}` must be 1 or more, not {shown(value)}.")
     wanted = body.max_completion_tokens or body.max_tokens or defaults.max_tokens
-    return min(wanted, _MOST_TOKENS)
-
-
-def _stop(given: str | list[str] | None, defaults: Defaults) -> tuple[str, ...]:
-    if given is None:
-        return defaults.stop
-    stop = (given,) if isinstance(given, str) else tuple(given)
-    if len(stop) > MAX_STOP or any(len(text) > 1000 for text in stop):
-        raise invalid("stop", f"`stop` takes at most {MAX_STOP} texts of at most 1000 characters.")
-    return tuple(text for text in stop if text)
+    return min(wanted, MOST_TOKENS)
 
 
 def _top_logprobs(body: Body) -> int | None:
     if body.top_logprobs is not None:
-        _in_range("top_logprobs", body.top_logprobs, 0, 20, 0)
+        in_range("top_logprobs", body.top_logprobs, 0, 20, 0)
         if not body.logprobs:
             raise invalid("top_logprobs", "`top_logprobs` needs `logprobs: true`.")
     return (body.top_logprobs or 0) if body.logprobs else None

@@ -7,7 +7,8 @@ import pytest
 
 from pocketserver.chat import AnyJsonObject, JsonSchema, Role, ToolMode
 from pocketserver.errors import Code, Refusal
-from pocketserver.wire.openai_chat_request import Asked, Defaults, parse
+from pocketserver.wire.openai_chat_request import Asked, parse
+from pocketserver.wire.openai_sampling import Defaults
 
 DEFAULTS = Defaults(max_tokens=1024, temperature=0.7, top_p=0.95, stop=())
 HI = [{"role": "user", "content": "hi"}]
