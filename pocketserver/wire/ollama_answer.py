@@ -223,7 +223,9 @@ def _is_object(text: str) -> bool:
 
 
 def _logprobs(scores: Sequence[TokenScore]) -> list[dict[str, Any]]:
-    return [{**_score(score), "top_logprobs": [*map(_score, score.top)]} for score in scores]
+    return [
+        {**_score(score), "top_logprobs": [*map(_score, score.top)]} if score.top else _score(score) for score in scores
+    ]
 
 
 def _score(score: TokenScore) -> dict[str, Any]:

@@ -59,28 +59,24 @@ def _bad_keep_alive(given: JsonValue) -> Refusal:
 
 def think(given: JsonValue) -> str | None:
     """The `reasoning_effort` that is meant: None when the client says nothing, `none` for false."""
-    match given:
-        case None | "":
-            return None
-        case True:
-            return "medium"
-        case False:
-            return "none"
-        case str() if given in _LEVELS:
-            return given
+    if given is None or given == "":
+        return None
+    if isinstance(given, bool):
+        return "medium" if given else "none"
+    if isinstance(given, str) and given in _LEVELS:
+        return given
     shown = given if isinstance(given, str) and len(given) < 40 else "…"
     raise invalid("think", f'invalid think value: "{shown}" (must be "high", "medium", "low", "max", true, or false)')
 
 
 def constraint(given: JsonValue) -> Constraint | None:
     """What `format` holds the answer to: `"json"` or a schema; nothing when absent, null or empty."""
-    match given:
-        case None | "":
-            return None
-        case "json":
-            return AnyJsonObject()
-        case dict():
-            return JsonSchema(schema=given, strict=True)
+    if given is None or given == "":
+        return None
+    if given == "json":
+        return AnyJsonObject()
+    if isinstance(given, dict):
+        return JsonSchema(schema=given, strict=True)
     shown = given[:40] if isinstance(given, str) else type(given).__name__
     raise invalid("format", f'invalid format: {shown!a}; expected "json" or a valid JSON Schema object')
 
@@ -93,7 +89,3 @@ def required_name(*given: str | None) -> str:
     if not _NAME.fullmatch(name) or ".." in name:
         raise invalid("model", "invalid model name")
     return name
-
-
-def not_found(name: str) -> Refusal:
-    return Refusal(Code.MODEL_NOT_FOUND, f"model '{name}' not found", param="model")

@@ -4,12 +4,13 @@ Source: Ollama's API documentation and the Modelfile reference, "Valid parameter
 ignored and named; a wrong type is refused. `null` means absent.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from pocketserver.chat import JsonValue, Sampling
-from pocketserver.errors import Refusal
+from pocketserver.models.options import OPTIONS, OptionFault, checked_value
+from pocketserver.models.stored import ParameterValue
 from pocketserver.wire.json_body import invalid
 
 Warn: TypeAlias = Callable[[str, str], None]
@@ -18,7 +19,6 @@ Warn: TypeAlias = Callable[[str, str], None]
 UNLIMITED_TOKENS = 2**31 - 1
 """`num_predict` of 0 and below: the answer ends by itself, or where the context is full."""
 DEFAULT_REPEAT_LAST_N = 64
-MAX_STOP = 64
 _WHOLE_CONTEXT = 1_000_000
 
 _FLOATS: Mapping[str, tuple[float, float]] = {
@@ -32,26 +32,8 @@ _FLOATS: Mapping[str, tuple[float, float]] = {
 }
 """Options of the sampler with the values that it can use; what is outside is clamped and named."""
 
-_INTEGERS = ("top_k", "seed", "num_predict", "num_ctx", "repeat_last_n")
-
-_UNUSED: Mapping[str, str] = {
-    **dict.fromkeys(("num_keep", "num_batch", "num_gpu", "main_gpu", "num_thread", "draft_num_predict"), "integer"),
-    **dict.fromkeys(
-        ("use_mmap", "numa", "low_vram", "f16_kv", "vocab_only", "logits_all", "use_mlock", "embedding_only"), "boolean"
-    ),
-    **dict.fromkeys(("tfs_z", "mirostat_tau", "mirostat_eta"), "float32"),
-    "mirostat": "integer",
-    "penalize_newline": "boolean",
-}
-"""Options that Ollama knows and that change nothing here: the server's own settings decide, or nobody does any more."""
-
-KINDS: Mapping[str, str] = {
-    **dict.fromkeys(_FLOATS, "float32"),
-    **dict.fromkeys(_INTEGERS, "integer"),
-    "stop": "array",
-    **_UNUSED,
-}
-"""Every known option and its type, in the words of Ollama's own refusal."""
+_USED = frozenset({*_FLOATS, "top_k", "seed", "num_predict", "num_ctx", "repeat_last_n", "stop"})
+"""Every other option changes nothing: the server's own settings decide, or nobody does any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,48 +47,33 @@ class Options:
 
 
 def parse(given: Mapping[str, JsonValue] | None, stored: Mapping[str, JsonValue], warn: Warn) -> Options:
-    """Check the types of the request's options and lay them over the model's own. Raises Refusal that names one."""
-    asked = {name: value for name, value in (given or {}).items() if value is not None}
-    for name, value in asked.items():
-        _check(name, value)
-        if name not in KINDS or name in _UNUSED:
+    """Lay the request's options over the model's own. Raises Refusal that names the option of a wrong type."""
+    asked = checked(given)
+    for name in given or {}:
+        if name not in _USED and (given or {})[name] is not None:
             warn(f"options.{name}", "ignored")
     values = {**stored, **asked}
     return Options(
         sampling=_sampling(values, warn),
         max_tokens=_max_tokens(values),
-        stop=_stop(values.get("stop")),
+        stop=tuple(values.get("stop") or ()),
         num_ctx=_num_ctx(values, warn),
     )
 
 
-def check(given: Mapping[str, JsonValue] | None) -> None:
-    """Only refuse what has a wrong type: for requests that need no sampling."""
-    for name, value in (given or {}).items():
-        if value is not None:
-            _check(name, value)
+def checked(given: Mapping[str, JsonValue] | None) -> dict[str, ParameterValue]:
+    """The known options that are there. Raises Refusal, in Ollama's words, for one of a wrong type."""
+    found = {name: value for name, value in (given or {}).items() if name in OPTIONS and value is not None}
+    return {name: _checked(name, value) for name, value in found.items()}
 
 
-def _check(name: str, value: JsonValue) -> None:
-    kind = KINDS.get(name)
-    if kind is None:
-        return
-    if kind == "array":
-        if not isinstance(value, list):
-            raise _wrong(name, "array")
-        if not all(isinstance(text, str) for text in value):
-            raise _wrong(name, "an array of strings")
-        return
-    if kind == "boolean":
-        fits = isinstance(value, bool)
-    else:
-        fits = isinstance(value, int | float) and not isinstance(value, bool)
-    if not fits:
-        raise _wrong(name, kind)
-
-
-def _wrong(name: str, kind: str) -> Refusal:
-    return invalid(f"options.{name}", f'option "{name}" must be of type {kind}')
+def _checked(name: str, value: JsonValue) -> ParameterValue:
+    if name == "stop" and isinstance(value, list):
+        value = [text for text in value if text != ""]
+    try:
+        return checked_value(name, value)
+    except OptionFault as fault:
+        raise invalid(f"options.{name}", str(fault)) from fault
 
 
 def _sampling(values: Mapping[str, JsonValue], warn: Warn) -> Sampling:
@@ -155,10 +122,3 @@ def _num_ctx(values: Mapping[str, JsonValue], warn: Warn) -> int | None:
     if "num_ctx" in values and wanted <= 0:
         warn("options.num_ctx", "ignored")
     return wanted if wanted > 0 else None
-
-
-def _stop(given: JsonValue) -> tuple[str, ...]:
-    stop: Sequence[str] = given if isinstance(given, list | tuple) else ((given,) if isinstance(given, str) else ())
-    if len(stop) > MAX_STOP or any(len(text) > 1000 for text in stop):
-        raise invalid("options.stop", f'option "stop" takes at most {MAX_STOP} texts of at most 1000 characters')
-    return tuple(text for text in stop if text)

@@ -1,0 +1,186 @@
+"""`POST /api/chat` and `POST /api/generate`: parse, enter the door, render as lines or as one document."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from aiohttp import web
+
+from pocketserver.chat import Event, GenerationRequest, Message, Role
+from pocketserver.errors import Code, Refusal
+from pocketserver.wire import ndjson
+from pocketserver.wire.context import ANSWER, REQUEST_ID, Answer, body_of
+from pocketserver.wire.error_table import ErrorTable
+from pocketserver.wire.ollama_answer import (
+    Document,
+    Heading,
+    Lines,
+    Shape,
+    chat_shape,
+    generate_shape,
+    rfc3339,
+)
+from pocketserver.wire.ollama_context import encode
+from pocketserver.wire.ollama_documents import document, encoded
+from pocketserver.wire.ollama_fitting import Fitted
+from pocketserver.wire.ollama_models import Chosen, OllamaModels
+from pocketserver.wire.ollama_request import Asked, generation_request, parse_chat, parse_generate
+from pocketserver.wire.shortening import Shorten
+
+
+@dataclass(frozen=True, slots=True)
+class _Api:
+    """What differs between the two routes. `verb` is what a model that cannot answer "does not support"."""
+
+    verb: str
+    parse: Callable[[bytes], Asked]
+    shape: Shape
+
+
+_CHAT = _Api("chat", parse_chat, chat_shape)
+_GENERATE = _Api("generate", parse_generate, generate_shape)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OllamaGeneration:
+    models: OllamaModels
+    errors: ErrorTable
+    shorten: Shorten
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.post("/api/chat", self.chat), web.post("/api/generate", self.generate)]
+
+    async def chat(self, request: web.Request) -> web.StreamResponse:
+        return await self._answer(request, _CHAT)
+
+    async def generate(self, request: web.Request) -> web.StreamResponse:
+        return await self._answer(request, _GENERATE)
+
+    async def _answer(self, request: web.Request, api: _Api) -> web.StreamResponse:
+        asked = api.parse(await body_of(request, self.models.access.client_seconds))
+        chosen = await self.models.choose(request, asked.model)
+        chosen.check("completion", api.verb)
+        effort = chosen.effort(asked.thinks)
+        if asked.only_loads:
+            return await self._only_load(request, api, asked, chosen)
+        _check(asked)
+        wanted, num_ctx = generation_request(
+            asked,
+            request_id=request[REQUEST_ID],
+            model=chosen.id,
+            settings=chosen.settings,
+            effort=effort,
+            warn=request[ANSWER].warn,
+        )
+        try:
+            return await self._generated(request, _Wanted(api, asked, chosen, wanted, num_ctx))
+        except Refusal as refusal:
+            raise _in_own_words(refusal, chosen) from refusal
+
+    async def _only_load(self, request: web.Request, api: _Api, asked: Asked, chosen: Chosen) -> web.Response:
+        """One document, also for those who stream."""
+        loaded = await self.models.load(request, chosen.id, asked.keep_alive)
+        return document(
+            {
+                "model": chosen.name,
+                "created_at": rfc3339(request[ANSWER].created),
+                **api.shape(),
+                "done": True,
+                "done_reason": "load" if loaded else "unload",
+            }
+        )
+
+    async def _generated(self, request: web.Request, wanted: "_Wanted") -> web.StreamResponse:
+        answer, models, model = request[ANSWER], self.models, wanted.chosen.id
+        async with models.access.turn(request, wanted.request) as turn:
+            was_loaded = models.is_loaded(model)
+            fitted = Fitted(
+                door=models.access.door,
+                turn=turn,
+                request=wanted.request,
+                num_ctx=wanted.num_ctx,
+                context_size=models.context_size(model),
+                truncate=wanted.asked.truncate,
+                shorten=self.shorten,
+                warn=answer.warn,
+            )
+            async with fitted as batches:
+                heading = _heading(wanted, answer, was_loaded=was_loaded)
+                if wanted.asked.stream:
+                    pieces = _Pieces(batches, Lines(heading), answer)
+                    return await ndjson.respond(request, pieces, on_error=self.errors.envelope)
+                return await _collected(batches, heading, answer)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """Everything about one answer before it begins."""
+
+    api: _Api
+    asked: Asked
+    chosen: Chosen
+    request: GenerationRequest
+    num_ctx: int | None
+
+
+def _check(asked: Asked) -> None:
+    """Refuse what this server cannot do. Nothing of this kind is dropped silently."""
+    if asked.template is not None:
+        raise Refusal(
+            Code.TEMPLATE_UNSUPPORTED,
+            "template: a template for one request is not supported. Use raw: true with a prompt that is written out.",
+            param="template",
+        )
+
+
+def _in_own_words(refusal: Refusal, chosen: Chosen) -> Refusal:
+    if refusal.code is not Code.TOOLS_UNSUPPORTED:
+        return refusal
+    return Refusal(refusal.code, f'"{chosen.name}" does not support tools: {refusal.message}', param="tools")
+
+
+def _heading(wanted: _Wanted, answer: Answer, *, was_loaded: bool) -> Heading:
+    request = wanted.request
+
+    def continued(said: str) -> list[int]:
+        return encode([*request.messages, Message(role=Role.ASSISTANT, content=said)])
+
+    return Heading(
+        shape=wanted.api.shape,
+        model=wanted.chosen.name,
+        created=answer.created,
+        arrived=answer.arrived,
+        was_loaded=was_loaded,
+        scored=request.top_logprobs is not None,
+        context=continued if wanted.api is _GENERATE and request.prompt is None else None,
+        extra=answer.shown_warnings,
+    )
+
+
+class _Pieces:
+    """The bytes of each batch that has any."""
+
+    def __init__(self, batches: AsyncIterator[Sequence[Event]], lines: Lines, answer: Answer) -> None:
+        self._batches = batches
+        self._lines = lines
+        self._answer = answer
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        while True:
+            batch = await anext(self._batches)
+            self._answer.note(batch)
+            data = b"".join(map(self._lines.render, batch))
+            if data:
+                return data
+
+
+async def _collected(batches: AsyncIterator[Sequence[Event]], heading: Heading, answer: Answer) -> web.Response:
+    collected = Document(heading)
+    async for batch in batches:
+        answer.note(batch)
+        for event in batch:
+            collected.add(event)
+    return encoded(collected.encode())
