@@ -7,17 +7,18 @@ from aiohttp import web
 
 from pocketserver.chat import GenerationRequest
 from pocketserver.errors import Refusal
-from pocketserver.wire import openai_chat_request, sse
+from pocketserver.wire import json_body, openai_chat_request, sse
 from pocketserver.wire.choices import Choices
 from pocketserver.wire.context import ANSWER, REQUEST_ID, ModelAccess, body_of
 from pocketserver.wire.error_table import ErrorTable
 from pocketserver.wire.openai_chat_answer import Chunks, Document
+from pocketserver.wire.openai_sampling import Defaults
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatCompletions:
     access: ModelAccess
-    defaults: openai_chat_request.Defaults
+    defaults: Defaults
     errors: ErrorTable
 
     def routes(self) -> list[web.RouteDef]:
@@ -27,6 +28,7 @@ class ChatCompletions:
         access, answer = self.access, request[ANSWER]
         body = await body_of(request, access.client_seconds)
         asked = openai_chat_request.parse(body, request_id=request[REQUEST_ID], defaults=self.defaults)
+        json_body.tell_unread(body, openai_chat_request.Body, answer)
         access.door.check_ready()
         model = answer.model = await access.models.resolve(asked.model, answer)
         wanted = msgspec.structs.replace(asked.request, model=model, whole=not asked.stream)
