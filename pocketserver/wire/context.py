@@ -97,6 +97,11 @@ class Answer:
     turn: Turn | None = None
     warnings: list[str] = field(default_factory=list)
 
+    @property
+    def tells(self) -> bool:
+        """Whether a warning reaches anybody."""
+        return self.strict or self.shows_warnings
+
     def warn(self, param: str, what: str) -> None:
         """Tell the client that a field was ignored, clamped, mapped or dropped. Raises INVALID_PARAMETER if strict."""
         if self.strict:

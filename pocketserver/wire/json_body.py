@@ -6,6 +6,7 @@ from typing import TypeVar
 import msgspec
 
 from pocketserver.errors import Code, Refusal
+from pocketserver.wire.context import Answer
 
 T = TypeVar("T")
 
@@ -27,6 +28,16 @@ def decode(body: bytes, kind: type[T], *, required: str) -> T:
         raise Refusal(
             Code.INVALID_JSON, f"The body is not valid JSON ({_cause(body, error)}). Send one JSON object."
         ) from error
+
+
+def tell_unread(body: bytes, kind: type[msgspec.Struct], answer: Answer) -> None:
+    """Name the members of a decoded body that nobody reads, where the client is told such things."""
+    if not answer.tells:
+        return
+    given = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    for name in given:
+        if name not in kind.__struct_fields__:
+            answer.warn(name[:80], "ignored")
 
 
 def invalid(param: str, message: str) -> Refusal:
