@@ -8,7 +8,7 @@ import re
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,6 +30,7 @@ from pocketserver.http_server import serving_http
 from pocketserver.lan import address
 from pocketserver.listening import EVERYWHERE, PortTaken, listen
 from pocketserver.profile import Profile
+from pocketserver.models.library import ModelLibrary, StoredModel
 from pocketserver.settings import Effective
 from pocketserver.simulator.routes import ControlRoutes
 from pocketserver.simulator.simulator import Simulator
@@ -43,8 +44,16 @@ from pocketserver.wire.anthropic_messages import Messages
 from pocketserver.wire.context import KEY_NAME, ModelAccess, ModelNames, Patience
 from pocketserver.wire.device import Device, DeviceView, lane_state
 from pocketserver.wire.error_table import ErrorTable
+from pocketserver.wire.ollama_embed import OllamaEmbed
 from pocketserver.wire.ollama_errors import OllamaErrors
+from pocketserver.wire.ollama_generation import OllamaGeneration
+from pocketserver.wire.ollama_models import Capabilities, OllamaModels, nothing_known
+from pocketserver.wire.ollama_progress import OllamaProgress
+from pocketserver.wire.ollama_server import OllamaServer
+from pocketserver.wire.ollama_store import OllamaStore
 from pocketserver.wire.openai_chat import ChatCompletions
+from pocketserver.wire.openai_completions import Completions
+from pocketserver.wire.openai_embeddings import EmbeddingsRoute
 from pocketserver.wire.openai_errors import OpenAIErrors
 from pocketserver.wire.openai_responses import Responses
 from pocketserver.wire.openai_responses_store import ResponseStore
@@ -76,12 +85,18 @@ class Server:
     """The `.local` name under which mDNS announces this server, once it does."""
     room: str = ""
     """The code of the room that this server stands for, once it is known."""
+    instance: str = ""
+    """Our name in the chain of servers that a request passes, where we pass it on."""
     served: int = 0
     """Answers given since the start."""
     control_url: str = ""
     control_token: str = ""
     simulator: Simulator | None = None
     """The simulated device, when the engine is one."""
+    library: ModelLibrary | None = None
+    """Every model of this machine, for the routes that list and change them."""
+    examine: Callable[[StoredModel], Awaitable[Capabilities | None]] = nothing_known
+    """What the engine knows of a model without loading it."""
     new_id: Callable[[], str] = field(default_factory=lambda: request_ids(secrets.token_hex(6)))
     started: float = field(default_factory=time.monotonic)
     shut_down: asyncio.Event = field(default_factory=asyncio.Event)
@@ -246,7 +261,7 @@ def model_access(server: Server) -> ModelAccess:
             loaded=lambda: server.engine.status.model or (server.model_id if settings.switching else None),
             generic=frozenset(settings.generic_models),
             required=profile.model_required,
-            switching=settings.switching,
+            switching=settings.switching or settings.engine == "upstream",
             prefix=profile.model_prefix,
         ),
         client_seconds=settings.client_seconds,
@@ -276,6 +291,7 @@ def _routes(server: Server, shapes: Mapping[str, ErrorTable]) -> list[web.RouteD
         speaks_anthropic=_speaks_anthropic(profile),
     )
     chat = ChatCompletions(access=access, defaults=defaults, errors=shape_of(shapes, "/v1/chat/completions"))
+    completions = Completions(access=access, defaults=defaults, errors=shape_of(shapes, "/v1/completions"))
     messages = Messages(
         access=access,
         defaults=anthropic_request.Defaults(
@@ -292,7 +308,30 @@ def _routes(server: Server, shapes: Mapping[str, ErrorTable]) -> list[web.RouteD
         shorten=newest_that_fit,
         unix_time=_unix_time(server),
     )
-    return [*device.routes(), *chat.routes(), *messages.routes(), *responses.routes()]
+    ollama = ollama_routes(server, access, shape_of(shapes, "/api/chat"))
+    return [
+        *device.routes(),
+        *chat.routes(),
+        *completions.routes(),
+        *messages.routes(),
+        *responses.routes(),
+        *ollama,
+        *EmbeddingsRoute(access=access).routes(),
+    ]
+
+
+def ollama_routes(server: Server, access: ModelAccess, errors: ErrorTable) -> list[web.RouteDef]:
+    """Ollama's API; it needs to know what is installed."""
+    if server.library is None:
+        return []
+    models = OllamaModels(access=access, library=server.library, examine=server.examine)
+    return [
+        *OllamaGeneration(models=models, errors=errors, shorten=newest_that_fit).routes(),
+        *OllamaEmbed(models=models).routes(),
+        *OllamaStore(models=models).routes(),
+        *OllamaProgress(models=models, errors=errors).routes(),
+        *OllamaServer(port=lambda: server.port).routes(),
+    ]
 
 
 def _unix_time(server: Server) -> Callable[[], float]:

@@ -12,11 +12,16 @@ from pocketserver.wire.context import Turn
 
 
 class Choices:
-    """The batches of all answers; `Finished` ends each. Entering opens the first, so that it can still be refused."""
+    """The batches of all answers; `Finished` ends each. Entering opens the first, so that it can still be refused.
 
-    def __init__(self, turn: Turn, request: GenerationRequest, count: int) -> None:
+    There are `count` answers to `request`, and then as many to each of the `others`.
+    """
+
+    def __init__(
+        self, turn: Turn, request: GenerationRequest, count: int, *, others: Sequence[GenerationRequest] = ()
+    ) -> None:
         self._turn = turn
-        self._waiting = [_choice(request, number) for number in range(count)]
+        self._waiting = [_choice(asked, number) for asked in (request, *others) for number in range(count)]
         self._open: AbstractAsyncContextManager[AsyncIterator[Sequence[Event]]] | None = None
         self._batches: AsyncIterator[Sequence[Event]] | None = None
 

@@ -40,6 +40,12 @@ def tell_unread(body: bytes, kind: type[msgspec.Struct], answer: Answer) -> None
             answer.warn(name[:80], "ignored")
 
 
+def unread_fields(body: bytes, kind: type[msgspec.Struct]) -> list[str]:
+    """Names of the fields that a decoded object has and `kind` does not know. Those that are null ask for nothing."""
+    fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    return [name for name, value in fields.items() if name not in kind.__struct_fields__ and bytes(value) != b"null"]
+
+
 def invalid(param: str, message: str) -> Refusal:
     return Refusal(Code.INVALID_PARAMETER, message, param=param)
 
