@@ -20,6 +20,7 @@ from pocketserver.models.store import InstalledModel, ModelStore, resolve_model_
 from pocketserver.room.code import own_code
 from pocketserver.server import Server, make_door
 from pocketserver.settings import SECRETS, Effective, Settings
+from pocketserver.simulator.library import SimLibrary
 from pocketserver.simulator.presets import sim_engine
 from pocketserver.simulator.scenario import load_scenario
 from pocketserver.simulator.simulator import Simulator
@@ -69,6 +70,8 @@ def assemble(effective: Effective, engine: Engine, log: ServerLog, model: Instal
             rotate_key=lambda: _rotate(keys),
         )
         server.new_id = server.simulator.new_id
+        library = SimLibrary(device, unix_time=server.simulator.unix_time)
+        server.library, server.examine = library, library.examined
     return server
 
 

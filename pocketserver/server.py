@@ -29,8 +29,8 @@ from pocketserver.gate.limits import WrongKeyThrottle
 from pocketserver.http_server import serving_http
 from pocketserver.lan import address
 from pocketserver.listening import EVERYWHERE, PortTaken, listen
-from pocketserver.profile import Profile
 from pocketserver.models.library import ModelLibrary, StoredModel
+from pocketserver.profile import Profile
 from pocketserver.settings import Effective
 from pocketserver.simulator.routes import ControlRoutes
 from pocketserver.simulator.simulator import Simulator

@@ -11,6 +11,7 @@ from pocketserver.errors import Code, Refusal
 from pocketserver.wire import ndjson
 from pocketserver.wire.context import ANSWER, REQUEST_ID, Answer, body_of
 from pocketserver.wire.error_table import ErrorTable
+from pocketserver.wire.json_body import tell_unread
 from pocketserver.wire.ollama_answer import (
     Document,
     Heading,
@@ -24,7 +25,15 @@ from pocketserver.wire.ollama_context import encode
 from pocketserver.wire.ollama_documents import document, encoded
 from pocketserver.wire.ollama_fitting import Fitted
 from pocketserver.wire.ollama_models import Chosen, OllamaModels
-from pocketserver.wire.ollama_request import Asked, generation_request, parse_chat, parse_generate
+from pocketserver.wire.ollama_request import (
+    Asked,
+    ChatBody,
+    GenerateBody,
+    GenerationBody,
+    generation_request,
+    parse_chat,
+    parse_generate,
+)
 from pocketserver.wire.shortening import Shorten
 
 
@@ -34,11 +43,12 @@ class _Api:
 
     verb: str
     parse: Callable[[bytes], Asked]
+    body: type[GenerationBody]
     shape: Shape
 
 
-_CHAT = _Api("chat", parse_chat, chat_shape)
-_GENERATE = _Api("generate", parse_generate, generate_shape)
+_CHAT = _Api("chat", parse_chat, ChatBody, chat_shape)
+_GENERATE = _Api("generate", parse_generate, GenerateBody, generate_shape)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +67,9 @@ class OllamaGeneration:
         return await self._answer(request, _GENERATE)
 
     async def _answer(self, request: web.Request, api: _Api) -> web.StreamResponse:
-        asked = api.parse(await body_of(request, self.models.access.client_seconds))
+        body = await body_of(request, self.models.access.client_seconds)
+        asked = api.parse(body)
+        tell_unread(body, api.body, request[ANSWER])
         chosen = await self.models.choose(request, asked.model)
         chosen.check("completion", api.verb)
         effort = chosen.effort(asked.thinks)

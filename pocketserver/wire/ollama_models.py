@@ -34,6 +34,11 @@ class Capabilities:
         return [word for word in ("completion", "tools", "insert", "embedding", "thinking") if getattr(self, word)]
 
 
+async def nothing_known(_model: StoredModel) -> Capabilities | None:
+    """For engines that cannot tell what a model can do."""
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
     """The model of one request. `name` is what the client wrote."""

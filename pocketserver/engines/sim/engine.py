@@ -98,7 +98,8 @@ class SimEngine:
         self._stream: SimStream | None = None
         self._remembered: OrderedDict[str, Spoken] = OrderedDict()
         self._loading = SimLoading(lambda: self.device, options.keep_alive_seconds)
-        self._wanted = options.model if self.device.preset.model(options.model) else self.device.preset.models[0].id
+        self._preset = self.device.preset
+        self._wanted = options.model if self._preset.model(options.model) else self._preset.models[0].id
         self.device.state = EngineState.READY
 
     @property
@@ -180,7 +181,7 @@ class SimEngine:
         self.interruptions.clear()
         clock, changed = self.device.clock, self.device.changed
         clock.reset()
-        self.device = Device(self.device.preset, clock, context_size=self.options.context_size, changed=changed)
+        self.device = Device(self._preset, clock, context_size=self.options.context_size, changed=changed)
         self.device.load(self._wanted)
         self._skip_loading()
 
