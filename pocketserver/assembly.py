@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from pocketserver.chat import EngineState, ModelInfo
 from pocketserver.engines.engine import Engine
@@ -11,6 +12,7 @@ from pocketserver.engines.recording import RecordingEngine
 from pocketserver.engines.replay import Library, ReplayEngine, load_recordings
 from pocketserver.engines.sim.engine import SimEngine
 from pocketserver.engines.switching import Loadable, SwitchingEngine
+from pocketserver.engines.upstream.engine import UpstreamEngine, UpstreamOptions
 from pocketserver.errors import Code, Refusal, StartupError, UsageError
 from pocketserver.gate.keys import MAIN, KeyStore
 from pocketserver.models.catalog import load_catalog
@@ -63,6 +65,8 @@ def assemble(effective: Effective, engine: Engine, log: ServerLog, model: Instal
         )
     )
     device = engine.inner if isinstance(engine, RecordingEngine) else engine
+    if isinstance(device, UpstreamEngine):
+        server.instance = device.instance
     if isinstance(device, SimEngine):
         server.simulator = Simulator(
             device,
@@ -206,6 +210,24 @@ def llama_options(settings: Settings, model: InstalledModel, *, tune_again: bool
     )
 
 
+def _upstream(settings: Settings, _model: InstalledModel | None) -> Engine:
+    if not settings.upstream:
+        raise UsageError("The engine upstream needs at least one --upstream URL, such as http://127.0.0.1:8000/v1.")
+    urls = tuple(_checked_url(url) for url in settings.upstream)
+    return UpstreamEngine(UpstreamOptions(base_urls=urls, key=settings.upstream_key, model=settings.model))
+
+
+def _checked_url(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        usable = False
+    if not usable or parts.username or parts.password:
+        raise UsageError("--upstream must be a base URL such as http://127.0.0.1:8000/v1, without a key in it.")
+    return url
+
+
 def _not_here(settings: Settings, _model: InstalledModel | None) -> Engine:
     raise StartupError(f"The engine {settings.engine} is not part of this version. Use llama or sim.")
 
@@ -213,6 +235,6 @@ def _not_here(settings: Settings, _model: InstalledModel | None) -> Engine:
 _ENGINES: Mapping[str, Callable[[Settings, InstalledModel | None], Engine]] = {
     "llama": _llama,
     "sim": _sim,
-    "upstream": _not_here,
+    "upstream": _upstream,
     "ray": _not_here,
 }

@@ -123,7 +123,7 @@ class GenerationRequest(_Value, frozen=True, kw_only=True):
     `top_logprobs` too, that text's tokens are scored. `max_tokens` 0 reads the prompt and writes nothing.
     `whole` says that nobody reads the answer before its end, so that an engine may say much in one event.
     `keep_alive` is how long the model stays loaded after this answer, in seconds: None is the server's own habit,
-    negative is for ever, 0 unloads at once.
+    negative is for ever, 0 unloads at once. `via` names the servers that the request has passed on its way here.
     """
 
     id: str
@@ -145,6 +145,7 @@ class GenerationRequest(_Value, frozen=True, kw_only=True):
     template_arguments: Mapping[str, JsonValue] = msgspec.field(default_factory=dict)
     whole: bool = False
     keep_alive: float | None = None
+    via: tuple[str, ...] = ()
 
 
 class FinishReason(StrEnum):

@@ -33,6 +33,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     engine: Annotated[Literal["llama", "sim", "upstream", "ray"], Meta(description="llama, sim, upstream or ray")] = (
         "llama"
     )
+    upstream: Annotated[tuple[str, ...], Meta(description="base URLs such as http://127.0.0.1:8000/v1")] = ()
     model: Annotated[
         str | None, Meta(description="the name of an installed or catalogued model, or the path of a GGUF file")
     ] = None

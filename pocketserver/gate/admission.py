@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+import msgspec
+
 from pocketserver.chat import EmbeddingInput, Embeddings, EngineState, GenerationRequest, LoadedModel
 from pocketserver.engines.engine import Engine, EventStream, ModelLoader, cancelled_by_owner, stalled
 from pocketserver.errors import Code, Refusal
@@ -61,8 +63,9 @@ class Turn:
     answers pay for every generator.
     """
 
-    def __init__(self, door: "Door", owner: str | None) -> None:
+    def __init__(self, door: "Door", owner: str | None, via: tuple[str, ...] = ()) -> None:
         self._door = door
+        self._via = via
         self.owner = owner
         self.refusal: Refusal | None = None
         self.joined: Place | None = None
@@ -83,6 +86,8 @@ class Turn:
 
     def open(self, request: GenerationRequest) -> "Generation":
         """Let the engine accept, hand out the events. One at a time."""
+        if self._via:
+            request = msgspec.structs.replace(request, via=self._via)
         return Generation(self._door, self, request)
 
 
@@ -211,9 +216,9 @@ class Door:
         async with self.turn(owner=owner) as turn, turn.open(request) as stream:
             yield stream
 
-    def turn(self, *, owner: str | None = None) -> Turn:
+    def turn(self, *, owner: str | None = None, via: tuple[str, ...] = ()) -> Turn:
         """Wait for the turn, and keep the model for answers one after another until the block is left."""
-        return Turn(self, owner)
+        return Turn(self, owner, via)
 
     def stop(self) -> bool:
         """End the running generation because somebody on the machine wants so. False when nothing runs."""

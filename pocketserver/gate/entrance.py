@@ -13,6 +13,8 @@ from pocketserver.gate.limits import WrongKeyThrottle
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 DEFAULT_SCOPE = "chat"
+VIA_HEADER = "x-pocketserver-via"
+"""The servers that a request has passed on its way."""
 DECODED = frozenset({"", "identity", "gzip", "deflate"})
 """Content codings of a request body that are undone for the handler."""
 
@@ -35,6 +37,8 @@ class Entrance:
     max_body_bytes: int
     base_url: Callable[[], str]
     key_name: web.RequestKey[str]
+    instance: str = ""
+    """Our name in the chain of servers that a request passes; one that passed us already is refused."""
     unserved: Mapping[str, str] = field(default_factory=dict)
     """What is said of paths that clients know and this server does not serve."""
     takes_x_api_key: bool = False
@@ -69,6 +73,8 @@ class Entrance:
         origins = request.headers.getall(hdrs.ORIGIN, [])
         if origins:
             self.origin_rule.check(origins, path=request.path, host=hosts[0])
+        if self.instance and self.instance in request.headers.get(VIA_HEADER, ""):
+            raise Refusal(Code.UPSTREAM_FAILED, "This server is its own upstream. Its owner sets another --upstream.")
 
     def _preflight(self, request: web.Request) -> web.Response | None:
         """A browser's question before its request; it carries no key."""

@@ -25,6 +25,8 @@ from pocketserver.chat import (
 from pocketserver.errors import Code, Refusal
 
 MOST_WARNINGS = 64
+VIA_HEADER = "x-pocketserver-via"
+_MOST_VIA_CHARACTERS = 1000
 
 
 class Place(Protocol):
@@ -61,7 +63,7 @@ class Door(Protocol):
 
     def check_ready(self) -> None: ...
 
-    def turn(self, *, owner: str | None = None) -> Turn: ...
+    def turn(self, *, owner: str | None = None, via: tuple[str, ...] = ()) -> Turn: ...
 
     async def count(self, request: GenerationRequest) -> int: ...
 
@@ -252,8 +254,14 @@ class ModelAccess:
             raise Refusal(
                 Code.REQUEST_TOO_LARGE, f"The request is larger than {limit:,} bytes once packed. Send less text."
             )
-        turn = request[ANSWER].turn = self.door.turn(owner=request.get(KEY_NAME))
+        turn = request[ANSWER].turn = self.door.turn(owner=request.get(KEY_NAME), via=via_of(request))
         return turn
+
+
+def via_of(request: web.Request) -> tuple[str, ...]:
+    """The servers that a request has passed."""
+    header = request.headers.get(VIA_HEADER, "")
+    return tuple(name.strip() for name in header[:_MOST_VIA_CHARACTERS].split(",")) if header else ()
 
 
 def _spellings(name: str) -> tuple[str, ...]:
