@@ -35,6 +35,10 @@ class Dialogue:
     def supports_tools(self) -> bool:
         return self._examined.reply_format.syntax is not None
 
+    @property
+    def supports_thinking(self) -> bool:
+        return self._examined.reply_format.reasoning_known
+
     def prompter(self, context_size: int) -> Prompter:
         """A prompter for one thread."""
         template = self._template()

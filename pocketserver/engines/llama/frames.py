@@ -44,6 +44,7 @@ class Load(_Frame, frozen=True, kw_only=True, tag="load"):
 
     `extra_buffers` lets llama.cpp repack weights (design, safe mode). `threads` None is one for each physical core,
     `threads_batch` (for prompts) None is the same as `threads`.
+    `examined` says that the template came through its examination before, so that it need not be looked at alone.
     `abort_in_probe_with_extra_buffers` is for tests: it makes the probe end the process as a bad CPU would.
     """
 
@@ -60,6 +61,7 @@ class Load(_Frame, frozen=True, kw_only=True, tag="load"):
     template: str | None = None
     state_folder: str | None = None
     cache: Caching = Caching()
+    examined: bool = False
     abort_in_probe_with_extra_buffers: bool = False
 
 
@@ -68,6 +70,18 @@ class Tune(_Frame, frozen=True, kw_only=True, tag="tune"):
 
     load: Load
     budget_seconds: float
+
+
+class Examine(_Frame, frozen=True, kw_only=True, tag="examine"):
+    """Find out what a model's template and vocabulary offer, without its weights; then `Count` may be asked.
+
+    `context_size` is what a counted prompt must fit into.
+    """
+
+    path: str
+    context_size: int
+    template: str | None = None
+    state_folder: str | None = None
 
 
 class Generate(_Frame, frozen=True, kw_only=True, tag="generate"):
@@ -97,7 +111,7 @@ class Close(_Frame, frozen=True, kw_only=True, tag="close"):
     """Bring what is worth keeping to the disk, and end. A running answer is cancelled."""
 
 
-ToWorker: TypeAlias = Load | Tune | Generate | Embed | Count | Cancel | Close
+ToWorker: TypeAlias = Load | Tune | Examine | Generate | Embed | Count | Cancel | Close
 
 
 class Hello(_Frame, frozen=True, kw_only=True, tag="hello"):
@@ -108,6 +122,16 @@ class Hello(_Frame, frozen=True, kw_only=True, tag="hello"):
     gpu_offload: bool
     metal: bool
     pid: int
+
+
+class Capable(_Frame, frozen=True, kw_only=True, tag="capable"):
+    """What a template and a vocabulary offer; see `Capabilities`."""
+
+    has_template: bool
+    tools: bool
+    thinking: bool
+    insert: bool
+    template_problem: str | None = None
 
 
 class LoadProgress(_Frame, frozen=True, kw_only=True, tag="load_progress"):
@@ -210,6 +234,7 @@ class Counted(_Frame, frozen=True, kw_only=True, tag="counted"):
 
 FromWorker: TypeAlias = (
     Hello
+    | Capable
     | LoadProgress
     | Examining
     | Probing

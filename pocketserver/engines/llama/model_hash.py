@@ -12,6 +12,13 @@ _MOST_ENTRIES = 500
 _PIECE_BYTES = 1024 * 1024
 
 
+def identity_of(parts: Sequence[Path]) -> str:
+    """Path, size, number and time of change: whoever replaces a file changes one of them. Raises OSError."""
+    facts = [(str(part.resolve()), part.stat()) for part in parts]
+    lines = [f"{path} {status.st_size} {status.st_ino} {status.st_mtime_ns}" for path, status in facts]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
 class HashMemory:
     """Hashes by path, size and time of change. One small file, shared by servers; a damaged one counts as empty."""
 
@@ -20,11 +27,11 @@ class HashMemory:
 
     def known(self, parts: Sequence[Path]) -> str | None:
         """The hash, if it was computed before. Raises OSError when a part cannot be read."""
-        return self._read().get(_identity(parts))
+        return self._read().get(identity_of(parts))
 
     def compute(self, parts: Sequence[Path]) -> str:
         """The hash over all parts of a model. Reads them all: seconds for a large model. Raises OSError."""
-        identity, whole = _identity(parts), hashlib.sha256()
+        identity, whole = identity_of(parts), hashlib.sha256()
         for part in parts:
             with part.open("rb", buffering=0) as file:
                 while piece := file.read(_PIECE_BYTES):
@@ -51,10 +58,3 @@ class HashMemory:
             return msgspec.json.decode(self._path.read_bytes(), type=dict[str, str])
         except (OSError, msgspec.MsgspecError):
             return {}
-
-
-def _identity(parts: Sequence[Path]) -> str:
-    """Path, size, number and time of change: whoever replaces a file changes one of them."""
-    facts = [(str(part.resolve()), part.stat()) for part in parts]
-    lines = [f"{path} {status.st_size} {status.st_ino} {status.st_mtime_ns}" for path, status in facts]
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()

@@ -3,7 +3,6 @@
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 import psutil
@@ -15,6 +14,7 @@ from pocketserver.engines.llama.decoder import Decoder, crash, probe
 from pocketserver.engines.llama.dialogue import Dialogue
 from pocketserver.engines.llama.echo import Echo
 from pocketserver.engines.llama.embedder import Embedder
+from pocketserver.engines.llama.examination import FALLBACK_TEMPLATE, examine_before, folder_of
 from pocketserver.engines.llama.frames import (
     CLOSE_SECONDS,
     Accepted,
@@ -34,12 +34,6 @@ from pocketserver.engines.llama.generation import Generation
 from pocketserver.engines.llama.model import Model
 from pocketserver.engines.llama.prompting import prompt_field, too_long
 from pocketserver.engines.llama.runtime import Runtime
-
-FALLBACK_TEMPLATE = (
-    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
-"""ChatML, for models whose file holds no chat template."""
 
 Send = Callable[[FromWorker], None]
 
@@ -80,6 +74,10 @@ class Session:
         """Load and probe. Raises Refusal. Sends progress, then `Probing` before the first decode."""
         started = time.perf_counter()
         self._send = send
+        if not load.examined:
+            send(Examining())
+            examine_before(load)
+            send(LoadProgress(fraction=0.0))
         progress = native.progress_callback(lambda fraction: send(LoadProgress(fraction=fraction)))
         self._model = Model(load, progress)
         self._dialogue = self._examined(load)
@@ -175,8 +173,7 @@ class Session:
         """Look at the template, which is a stranger's program: the server keeps a deadline meanwhile."""
         self._source = load.template or self._model.chat_template or FALLBACK_TEMPLATE
         self._send(Examining())
-        folder = Path(load.state_folder) if load.state_folder else None
-        dialogue = Dialogue(self._source, self._model.vocabulary, folder)
+        dialogue = Dialogue(self._source, self._model.vocabulary, folder_of(load.state_folder))
         self._send(LoadProgress(fraction=1.0))
         return dialogue
 

@@ -46,11 +46,11 @@ MAX_TEMPLATE_BYTES = 256 * 1024
 MICRO_BATCH = 256
 _KILLED = -9
 _END_SECONDS = 1.0
-_TEMPLATE_HANGS = Refusal(
+TEMPLATE_HANGS = Refusal(
     Code.TEMPLATE_UNSUPPORTED,
     "The model's chat template does not come to an end. Start the server with another --chat-template.",
 )
-_TEMPLATE_CRASHES = Refusal(
+TEMPLATE_CRASHES = Refusal(
     Code.TEMPLATE_UNSUPPORTED,
     "The model's chat template ends the model process. Start the server with another --chat-template.",
 )
@@ -90,6 +90,7 @@ class Supervisor:
         """The process has ended because it was told to."""
         self._link: WorkerLink | None = None
         self._replaced: WorkerLink | None = None
+        self._examined = False
         self._idle_crashes = 0
         self._memory = SafeModeMemory(options.state_folder)
         self.phase = Phase.NEW
@@ -249,7 +250,7 @@ class Supervisor:
             gpu_layers=options.gpu_layers if isinstance(options.gpu_layers, int) else -1,
             micro_batch=micro_batch,
             drafts=Drafts(tokens=options.draft_tokens or 0),
-            template=_read_template(options.chat_template),
+            template=read_template(options.chat_template),
             state_folder=str(options.state_folder),
             cache=Caching(
                 memory_bytes=options.cache_memory_bytes,
@@ -268,7 +269,7 @@ class Supervisor:
         size = self.metadata.size_bytes if self.metadata else 0
         key = await asyncio.to_thread(combination, self._options.path, size, f"{hello.version}\n{hello.build}")
         safe = await asyncio.to_thread(self._memory.holds, key)
-        load = msgspec.structs.replace(load, extra_buffers=not safe)
+        load = msgspec.structs.replace(load, extra_buffers=not safe, examined=self._examined)
         if self._options.tuning:
             record, probing = await self._record(link, hello, load, f"{key} {safe}")
             if record is None:
@@ -281,6 +282,7 @@ class Supervisor:
         link.send(load)
         loaded, probing = await self._until_loaded(link)
         if loaded is not None:
+            self._examined = True
             self._report(hello, loaded, safe)
             return Worker(link, hello, loaded, safe)
         await self._crashed(link, key, probing=probing, safe=safe)
@@ -387,14 +389,15 @@ async def _next_sign(link: WorkerLink, *, examining: bool) -> FromWorker | None:
         frame = await asyncio.wait_for(link.receive(), EXAMINE_SECONDS if examining else SILENCE_SECONDS)
     except TimeoutError:
         if examining:
-            raise _TEMPLATE_HANGS from None
+            raise TEMPLATE_HANGS from None
         raise Refusal(Code.INTERNAL_ERROR, "The model did not load in time. Choose a smaller model.") from None
     if frame is None and examining:
-        raise _TEMPLATE_CRASHES
+        raise TEMPLATE_CRASHES
     return frame
 
 
-def _read_template(path: Path | None) -> str | None:
+def read_template(path: Path | None) -> str | None:
+    """The text of a template file. Blocks. Raises Refusal(TEMPLATE_UNSUPPORTED)."""
     if path is None:
         return None
     try:

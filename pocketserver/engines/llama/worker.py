@@ -18,6 +18,8 @@ from pocketserver.engines.llama.frames import (
     Counted,
     Embed,
     Ended,
+    Examine,
+    Examining,
     FrameError,
     Generate,
     Load,
@@ -31,6 +33,7 @@ from pocketserver.errors import Code, Refusal
 
 if TYPE_CHECKING:
     from pocketserver.chat import GenerationRequest
+    from pocketserver.engines.llama.examination import Examination
     from pocketserver.engines.llama.session import Job, Session
 
 _WAITING_COUNTS = 64
@@ -42,7 +45,7 @@ class Worker:
 
     def __init__(self, pipes: Pipes) -> None:
         self._pipes = pipes
-        self._loads: queue.SimpleQueue[Load | Tune] = queue.SimpleQueue()
+        self._loads: queue.SimpleQueue[Load | Tune | Examine] = queue.SimpleQueue()
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         """None stands for the end."""
         self._counts: queue.Queue[Count] = queue.Queue(_WAITING_COUNTS)
@@ -79,7 +82,7 @@ class Worker:
 
     def _dispatch(self, frame: ToWorker) -> None:
         match frame:
-            case Load() | Tune():
+            case Load() | Tune() | Examine():
                 self._loads.put(frame)
             case Generate(request=request):
                 self._queue_job(request)
@@ -97,21 +100,32 @@ class Worker:
             case _:
                 assert_never(frame)
 
-    def _load(self, load: Load | Tune) -> "Session | None":
-        """Load and return a session; after measuring there is none."""
+    def _load(self, load: Load | Tune | Examine) -> "Session | None":
+        """Load and return a session; after measuring or examining there is none."""
         from pocketserver.engines.llama.session import Session
         from pocketserver.engines.llama.tuning_measures import tune
 
         try:
             if isinstance(load, Load):
                 return Session(load, self._pipes.send)
-            tune(load.load, load.budget_seconds, self._pipes.send)
+            if isinstance(load, Tune):
+                tune(load.load, load.budget_seconds, self._pipes.send)
+            else:
+                self._examine(load)
         except Refusal as refusal:
             self._pipes.send(LoadFailed(code=refusal.code, message=refusal.message))
         except Exception:  # noqa: BLE001 - the top of this process's work
             traceback.print_exc()
             self._pipes.send(LoadFailed(code=_INTERNAL.code, message="The model could not be loaded. See the log."))
         return None
+
+    def _examine(self, wanted: Examine) -> None:
+        from pocketserver.engines.llama.examination import Examination
+
+        self._pipes.send(Examining())
+        examination = Examination(wanted)
+        threading.Thread(target=self._count, args=(examination,), name="count", daemon=True).start()
+        self._pipes.send(examination.found())
 
     def _answer(self, session: "Session", job: "Job") -> None:
         from pocketserver.engines.llama.decoder import DecodeAbortedError
@@ -143,11 +157,11 @@ class Worker:
             busy = Refusal(Code.MODEL_BUSY, "Too many counts are waiting. Try again shortly.", retry_after=1)
             self._refuse(busy, ticket=ticket)
 
-    def _count(self, session: "Session") -> None:
+    def _count(self, counting: "Session | Examination") -> None:
         while True:
             frame = self._counts.get()
             try:
-                self._pipes.send(Counted(ticket=frame.ticket, tokens=session.count(frame.request)))
+                self._pipes.send(Counted(ticket=frame.ticket, tokens=counting.count(frame.request)))
             except Refusal as refusal:
                 self._refuse(refusal, ticket=frame.ticket)
             except Exception:  # noqa: BLE001 - the top of this thread
