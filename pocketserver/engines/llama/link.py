@@ -8,6 +8,8 @@ import signal
 import sys
 from collections import deque
 
+import psutil
+
 from pocketserver.engines.llama.frames import (
     LENGTH_BYTES,
     FrameError,
@@ -59,6 +61,14 @@ class WorkerLink:
     def last_words(self) -> str:
         """The last lines of the worker's stderr, for the log."""
         return "\n".join(self._last_words)
+
+    def processor_seconds(self) -> float:
+        """Processor time of all threads of the process so far; 0 when it is gone."""
+        try:
+            times = psutil.Process(self.pid).cpu_times()
+        except psutil.Error:
+            return 0.0
+        return float(times.user + times.system)
 
     def send(self, frame: ToWorker) -> None:
         """Write without waiting: frames are small against the pipe's buffer, and there is one request at a time.

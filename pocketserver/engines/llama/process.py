@@ -43,6 +43,10 @@ logger = logging.getLogger(__name__)
 
 _STUCK_SECONDS = 1.0
 _REAP_SECONDS = 15.0
+_PATIENCE = 3
+"""So many times its seconds a stage may last while other programs have the processor."""
+_OWN_SHARE = 0.8
+"""A stage that had so much of its seconds on a processor is slow by itself."""
 _EMBED_SECONDS = 120.0  # for a micro-batch, as patient as the default `stall_seconds`
 
 _STATES: Mapping[Phase, EngineState] = {
@@ -57,7 +61,8 @@ _STATES: Mapping[Phase, EngineState] = {
 _TOO_SLOW: Mapping[Stage, Refusal] = {
     Stage.RENDER: Refusal(
         Code.TEMPLATE_UNSUPPORTED,
-        "The model's chat template does not come to an end with this conversation. Choose another --chat-template.",
+        "The model's chat template takes too long with this conversation. Shorten the conversation, or start the server"
+        " with another --chat-template.",
     ),
     Stage.CONSTRAINT: Refusal(
         Code.INVALID_PARAMETER, "The schema takes too long to compile. Use a simpler one.", param=SCHEMA_PARAM
@@ -74,7 +79,10 @@ class _Answer:
     accepted: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     stage: Stage | None = None
-    deadline: asyncio.Timeout | None = None
+    due: float = 0.0
+    """When the present stage has had its time, on the loop's clock."""
+    processor_seconds: float = 0.0
+    """What the process had used when the present stage began."""
     embedded: list[Embedded] = field(default_factory=list)
 
     def refuse(self, refusal: Refusal) -> None:
@@ -85,8 +93,7 @@ class _Answer:
 
     def extend(self, seconds: float) -> None:
         """Something was done: whoever waits for acceptance goes on waiting, for so long from now."""
-        if self.deadline is not None:
-            self.deadline.reschedule(asyncio.get_running_loop().time() + seconds)
+        self.due = asyncio.get_running_loop().time() + seconds
 
     def end(self) -> None:
         if not self.accepted.done():
@@ -192,14 +199,14 @@ class LlamaEngine:
     async def generate(self, request: GenerationRequest) -> AsyncIterator[EventStream]:
         """Open the answer's event stream; see `Engine.generate`. Waits for a worker that is being replaced."""
         async with self._turn(request.id, Generate(request=self._budgeted(request))) as answer:
-            await self._accepted(answer, self._options.prepare_seconds)
+            await self._accepted(answer, self._options.prepare_seconds, _PATIENCE)
             yield answer.stream
 
     async def embed(self, inputs: Sequence[EmbeddingInput], *, truncate: bool) -> Embeddings:
         """Vectors by the model's hidden states; see `Engine.embed`. The conversation in the context stays."""
         frame = Embed(id=f"embed-{next(self._tickets)}", inputs=tuple(inputs), truncate=truncate)
         async with self._turn(frame.id, frame) as answer:
-            await self._accepted(answer, _EMBED_SECONDS)
+            await self._accepted(answer, _EMBED_SECONDS, patience=1)
             return embeddings_of(answer.embedded)
 
     @asynccontextmanager
@@ -227,7 +234,7 @@ class LlamaEngine:
         counted = self._counts[ticket] = asyncio.get_running_loop().create_future()
         try:
             _send(link, Count(ticket=ticket, request=request))
-            return await asyncio.wait_for(counted, self._options.prepare_seconds)
+            return await asyncio.wait_for(counted, _PATIENCE * self._options.prepare_seconds)
         except TimeoutError:
             self._supervisor.kill()
             raise _TOO_SLOW[Stage.RENDER] from None
@@ -240,16 +247,29 @@ class LlamaEngine:
             return request
         return msgspec.structs.replace(request, reasoning_budget=budget)
 
-    async def _accepted(self, answer: _Answer, seconds: float) -> None:
-        """Wait until a request is accepted; each stage has so many seconds."""
-        try:
-            async with asyncio.timeout(seconds) as answer.deadline:
-                await answer.accepted
-        except TimeoutError:
-            self._supervisor.kill()
-            raise _too_slow(answer.stage, seconds) from None
-        finally:
-            answer.deadline = None
+    async def _accepted(self, answer: _Answer, seconds: float, patience: int) -> None:
+        """Wait until a request is accepted. Each stage has so many seconds, and more if the process did not get them.
+
+        The process is replaced when a stage uses them up, or does not end within `patience` times as long.
+        """
+        loop = asyncio.get_running_loop()
+        answer.extend(seconds)
+        stage, periods = answer.stage, 0
+        while not answer.accepted.done():
+            if (left := answer.due - loop.time()) > 0:
+                await asyncio.wait([answer.accepted], timeout=left)
+                continue
+            stage, periods = answer.stage, periods + 1 if stage is answer.stage else 1
+            had_time = self._processor_seconds() - answer.processor_seconds >= _OWN_SHARE * seconds
+            if stage is None or had_time or periods >= patience:
+                self._supervisor.kill()
+                raise _too_slow(stage, seconds) if had_time else stalled(periods * seconds)
+            answer.extend(seconds)
+        await answer.accepted
+
+    def _processor_seconds(self) -> float:
+        worker = self._supervisor.worker
+        return worker.link.processor_seconds() if worker else 0.0
 
     async def _release(self, answer: _Answer | None, link: WorkerLink | None) -> None:
         """Wait until the worker is really free; one that does not come back is replaced."""
@@ -295,6 +315,7 @@ class LlamaEngine:
         match frame:
             case Preparing(stage=stage):
                 answer.stage = stage
+                answer.processor_seconds = self._processor_seconds()
                 answer.extend(self._options.prepare_seconds)
             case Accepted():
                 answer.stream.touch()

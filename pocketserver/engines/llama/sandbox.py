@@ -1,6 +1,7 @@
 """Runs a stranger's Jinja template: nothing outside is reached, and every step, size and loop has an end.
 
 Jinja's own sandbox keeps a template away from Python's insides; the guards here keep it from using up memory and time.
+Time is the processor time of the rendering thread, so that a busy machine makes no template a slow one.
 What a single C call could still take is for the parent process to bound, which can end the child.
 """
 
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, TypeVar
 
+import psutil
 from jinja2 import TemplateError, Undefined, nodes
 from jinja2.compiler import CodeGenerator, Frame
 from jinja2.ext import Extension
@@ -31,6 +33,11 @@ NUMBER_BITS = 4096
 WIDTH = 10_000
 """The largest number that a filter or a string method may be given (a width, a count, an indent)."""
 RENDER_SECONDS = 5.0
+GROWTH_BYTES = 768 * 1024 * 1024
+"""By so much the process may grow while a template is rendered; a model's own templates need next to nothing."""
+_LOOK_SECONDS = 0.02
+"""So often, in processor time, the memory is looked at: a look costs as much as a hundred steps."""
+_REASON_CHARACTERS = 200
 
 _WIDE_FILTERS = frozenset({"batch", "center", "indent", "slice", "truncate"})
 _HARMFUL_FILTERS = ("pprint", "random", "striptags", "urlize", "wordwrap", "xmlattr")
@@ -45,6 +52,10 @@ _TIME_FORMAT = re.compile(r"(?:[^%]|%[-_^#]?[A-Za-z%])*")
 
 class TemplateFault(Exception):  # noqa: N818 - it is the template's answer as often as a mistake
     """The template does not compile, fails, or refuses the conversation. The text may be shown to a person."""
+
+
+class TemplateSlow(TemplateFault):
+    """The processor time of a render is used up."""
 
 
 class TemplateRefusal(TemplateFault):
@@ -86,9 +97,16 @@ class Sandbox:
         except MemoryError as error:
             raise TemplateFault("the template needs too much memory") from error
         except TemplateError as error:
-            raise TemplateFault(str(error)[:300] or type(error).__name__) from error
+            raise TemplateFault(one_line(str(error)) or type(error).__name__) from error
         except Exception as error:
-            raise TemplateFault(f"{type(error).__name__}: {str(error)[:300]}") from error
+            raise TemplateFault(f"{type(error).__name__}: {one_line(str(error))}") from error
+
+
+def one_line(text: str) -> str:
+    """A stranger's text fit for an error message: printable, in one line, and not long."""
+    words = "".join(char if char.isprintable() else " " for char in text[: 8 * _REASON_CHARACTERS]).split()
+    line = " ".join(words)
+    return line if len(line) <= _REASON_CHARACTERS else f"{line[:_REASON_CHARACTERS].rstrip()}…"
 
 
 def _check_statements(environment: SandboxedEnvironment, source: str) -> None:
@@ -150,17 +168,27 @@ class _Environment(SandboxedEnvironment):  # type: ignore[misc]
         self.globals |= {"raise_exception": _raise, "strftime_now": lambda text: _strftime(clock(), text)}
 
     def start_clock(self) -> None:
-        self._deadline.at = time.monotonic() + self._render_seconds
+        now = time.thread_time()
+        self._deadline.at = now + self._render_seconds
+        self._deadline.look = now + _LOOK_SECONDS
+        self._deadline.most_bytes = resident_bytes() + GROWTH_BYTES
 
     def check_clock(self) -> None:
-        if time.monotonic() > self._deadline.at:
-            raise TemplateFault(f"rendering takes longer than {self._render_seconds:g} seconds")
+        """Called at each turn of a loop, call and operation."""
+        now = time.thread_time()
+        if now > self._deadline.at:
+            raise TemplateSlow(f"rendering takes longer than {self._render_seconds:g} seconds of processor time")
+        if now > self._deadline.look:
+            self._deadline.look = now + _LOOK_SECONDS
+            if resident_bytes() > self._deadline.most_bytes:
+                raise TemplateFault("the template needs too much memory")
 
     def counted(self, iterable: Iterable[object]) -> Iterable[object]:
         """The same items, with a look at the clock before each. A list keeps its length for `loop.length`."""
         return () if isinstance(iterable, Undefined) else _Counted(iterable, self.check_clock)
 
     def join(self, parts: Iterable[object]) -> str:
+        self.check_clock()
         texts = [str(_limited_whole(part)) for part in parts]
         _limit(sum(map(len, texts)))
         return "".join(texts)
@@ -252,7 +280,12 @@ def _from_json(text: str) -> JsonValue:
 
 
 def _raise(text: object = "") -> None:
-    raise TemplateRefusal(str(text)[:500])
+    raise TemplateRefusal(one_line(str(text)) or "it gives no reason")
+
+
+def resident_bytes() -> int:
+    """Memory of this process."""
+    return int(psutil.Process().memory_info().rss)
 
 
 def _strftime(now: datetime, text: object) -> str:

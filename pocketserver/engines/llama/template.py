@@ -9,7 +9,7 @@ from functools import cached_property
 from pocketserver.chat import JsonValue, Message, Tool
 from pocketserver.engines.llama import normalise
 from pocketserver.engines.llama.reasoning import derive_marks, is_opened
-from pocketserver.engines.llama.sandbox import RENDER_SECONDS, Sandbox, TemplateFault
+from pocketserver.engines.llama.sandbox import RENDER_SECONDS, Sandbox, TemplateFault, TemplateSlow
 from pocketserver.engines.llama.tool_syntax import ReasoningMarks
 from pocketserver.engines.llama.traits import Traits, Turn, probe
 from pocketserver.errors import Code, Refusal
@@ -19,6 +19,10 @@ RESERVED_ARGUMENTS = frozenset(
     | {"namespace", "range", "dict", "cycler", "joiner", "date_string"}
 )
 """Names that a client's template arguments never replace."""
+
+
+_LARGE_TURNS = 500
+_LARGE_CHARACTERS = 1_000_000
 
 
 def local_now() -> datetime:
@@ -79,6 +83,8 @@ class ChatTemplate:
         conversation = normalise.turns(spoken, self.traits)
         try:
             prompt = self.render_turns(conversation, tools=normalise.tool_entries(tools), arguments=arguments or {})
+        except TemplateSlow as fault:
+            raise (_too_large(messages) if _is_large(messages) else _unsupported(str(fault))) from fault
         except TemplateFault as fault:
             raise _unsupported(str(fault)) from fault
         return prompt + self._continued(prompt, prefill)
@@ -114,12 +120,12 @@ class ChatTemplate:
         """
         if self._probe_seconds < 0:
             raise TemplateFault("the template is too slow to be examined")
-        begun = time.monotonic()
+        begun = time.thread_time()
         try:
             prompted = arguments.get("add_generation_prompt", True) is True
             return self.render_turns(turns, tools=tools, arguments=arguments, generation_prompt=prompted)
         finally:
-            self._probe_seconds -= time.monotonic() - begun
+            self._probe_seconds -= time.thread_time() - begun
 
     def render_turns(
         self,
@@ -142,6 +148,20 @@ class ChatTemplate:
         if tools:
             variables["tools"] = copy.deepcopy(list(tools))
         return self._sandbox.render(variables)
+
+
+def _is_large(conversation: Sequence[Message]) -> bool:
+    """Whether the time that rendering takes may be the conversation's doing."""
+    return len(conversation) > _LARGE_TURNS or sum(len(message.content) for message in conversation) > _LARGE_CHARACTERS
+
+
+def _too_large(conversation: Sequence[Message]) -> Refusal:
+    return Refusal(
+        Code.TEMPLATE_UNSUPPORTED,
+        f"The model's chat template takes too long to write a conversation of {len(conversation):,} messages. Shorten"
+        " the conversation.",
+        param="messages",
+    )
 
 
 def _unsupported(reason: str) -> Refusal:

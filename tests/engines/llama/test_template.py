@@ -1,5 +1,6 @@
 """Rendering: what reaches the prompt, and what a hostile template cannot do."""
 
+import threading
 from datetime import UTC, datetime
 
 import pytest
@@ -60,6 +61,52 @@ def test_a_templates_own_refusal_is_told() -> None:
     refusal = refused("{{ raise_exception('Roles must alternate') }}")
     assert refusal.code is Code.TEMPLATE_UNSUPPORTED
     assert "Roles must alternate" in refusal.message
+
+
+def test_a_templates_own_refusal_is_cut_to_one_short_line() -> None:
+    refusal = refused("{{ raise_exception('No.\nNever\x1b[2J ' ~ 'again ' * 5000) }}")
+    assert "No. Never" in refusal.message
+    assert refusal.message.isprintable()
+    assert len(refusal.message) < 500
+
+
+def test_a_message_s_text_reaches_no_error_uncut() -> None:
+    secret = Message(role=Role.USER, content="line\n" * 5000)
+    refusal = refused("{{ raise_exception(messages[0].content) }}", secret)
+    assert refusal.message.isprintable()
+    assert len(refusal.message) < 500
+
+
+SLOW = (
+    "{% for m in messages %}{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}{% endfor %}"
+)
+
+
+def test_a_slow_template_and_a_huge_conversation_are_told_apart() -> None:
+    assert "processor time" in refused(SLOW).message
+    many = refused(SLOW, *[Message(role=Role.USER, content="x")] * 1000)
+    assert (many.code, many.param) == (Code.TEMPLATE_UNSUPPORTED, "messages")
+    assert "1,000 messages" in many.message
+    assert "--chat-template" not in many.message
+
+
+def test_time_that_others_have_the_processor_is_not_the_template_s() -> None:
+    source = "{% for a in range(200) %}{% for b in range(200) %}{% endfor %}{% endfor %}ok"
+    done = threading.Event()
+
+    def compute() -> None:
+        while not done.is_set():
+            sum(range(1000))
+
+    others = [threading.Thread(target=compute) for _ in range(4)]  # each holds the interpreter for its share
+    for other in others:
+        other.start()
+    try:
+        assert ChatTemplate(source, render_seconds=0.5).render(HELLO) == "ok"
+    finally:
+        done.set()
+        for other in others:
+            other.join()
 
 
 def test_json_is_written_unescaped_in_the_order_given() -> None:
