@@ -13,7 +13,10 @@ Option = typer.Option
 def serve(
     ctx: typer.Context,
     profile: Annotated[str | None, Option(help="Which product to be: pocketllm (default), …")] = None,
-    engine: Annotated[str | None, Option(help="llama (a real model) or sim (scripted).")] = None,
+    engine: Annotated[str | None, Option(help="llama (a real model), sim (scripted) or upstream.")] = None,
+    upstream: Annotated[
+        list[str] | None, Option(help="Another server's base URL, to stand in front of; more than one may be given.")
+    ] = None,
     model: Annotated[str | None, Option(help="An installed model's name, or the path of a GGUF file.")] = None,
     context: Annotated[int | None, Option(help="Context size in tokens.")] = None,
     gpu_layers: Annotated[str | None, Option(help="auto, or how many layers to offload.")] = None,
@@ -35,6 +38,10 @@ def serve(
     log: Annotated[str | None, Option(help="text or json.")] = None,
     admission: Annotated[str | None, Option(help="mutex (refuse when busy) or queue.")] = None,
     max_queue: Annotated[int | None, Option(help="Running and waiting requests at most.")] = None,
+    strict: Annotated[str | None, Option(help="on refuses what cannot be done as asked.")] = None,
+    switching: Annotated[
+        bool | None, Option("--switching/--no-switching", help="Load any installed model on request.")
+    ] = None,
     speed: Annotated[str | None, Option(help="Simulator: a factor, or max for no delays.")] = None,
     seed: Annotated[int | None, Option(help="Simulator: the seed of its replies.")] = None,
     reply: Annotated[str | None, Option(help="Simulator: prose or echo.")] = None,
@@ -58,6 +65,8 @@ def serve(
     }
     if ctx.parent is not None and ctx.parent.info_name == "sim":
         flags.setdefault("engine", "sim")
+    if flags.get("upstream"):
+        flags.setdefault("engine", "upstream")
     effective = settings.load(flags=flags, file=settings_file)
 
     from pocketserver.cli.serving import run  # everything heavy comes in here

@@ -57,6 +57,7 @@ async def _serve(effective: Effective) -> None:
             stack.enter_context(_signals(server))  # first, so that it is last to go: a second signal ends the shutdown
             await stack.enter_async_context(serving(server))
             await server.engine.start()
+            server.model_id = server.model_id or server.engine.status.model
             await stack.enter_async_context(_announced(server))
             banner.show(server)
             await asyncio.to_thread(_write_ready_line, server)

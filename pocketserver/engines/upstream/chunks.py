@@ -120,8 +120,9 @@ class ChunkReader:
             chunk = _decode(data)
         except (msgspec.DecodeError, RecursionError):
             raise broken() from None
-        if chunk.error != b"null":
-            raise failed(message_of(b'{"error":' + bytes(chunk.error) + b"}")[0])
+        error = bytes(chunk.error)
+        if error != b"null":
+            raise failed(message_of(b'{"error":' + error + b"}")[0])
         self._usage = chunk.usage or self._usage
         events = [event for choice in chunk.choices if choice.index == 0 for event in self._of(choice)]
         if events and self._first is None:
