@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from pocketserver.errors import StartupError
-from pocketserver.models.names import is_model_name
+from pocketserver.models.names import key_of, stem_for
 from pocketserver.settings_files import shipped_settings
 
 MAX_CATALOG_BYTES = 4 << 20
@@ -25,7 +25,27 @@ class PackageSource(
     member: Annotated[str, Meta(min_length=1)]
 
 
-Source: TypeAlias = PackageSource
+class UrlSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="url"):
+    """A file on a web server. Its address may hold no name and password: it is shown to people."""
+
+    url: Annotated[str, Meta(pattern=r"^https?://[^\s@/?#]+/[^\s@]*$", max_length=2000)]
+
+
+class HuggingFaceSource(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="huggingface"
+):
+    """A file of a Hugging Face repository, at a revision (branch, tag or commit). Needs the extra `hf`.
+
+    `endpoint` is the hub's address when it is another than huggingface_hub's own settings name.
+    """
+
+    repo: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    file: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_](?:[A-Za-z0-9_ +-]|[./](?![./]))*$")]
+    revision: Annotated[str, Meta(pattern=r"^[A-Za-z0-9](?:[A-Za-z0-9_+-]|[./](?![./]))*$")] = "main"
+    endpoint: Annotated[str, Meta(pattern=r"^(?:https?://[^\s@/?#]+)?$")] = ""
+
+
+Source: TypeAlias = PackageSource | UrlSource | HuggingFaceSource
 """Where a model comes from. Another kind is another struct here, and a row in pull.py's table."""
 
 
@@ -46,7 +66,9 @@ class Catalog:
     entries: Mapping[str, CatalogEntry]
 
     def find(self, name: str) -> CatalogEntry | None:
-        return self.entries.get(name)
+        """The entry of this name, compared as models' names are."""
+        key = key_of(name)
+        return next((entry for entry in self.entries.values() if key_of(entry.name) == key), None)
 
     @property
     def default(self) -> CatalogEntry:
@@ -65,7 +87,8 @@ def load_catalog(*additional: Path) -> Catalog:
     entries: dict[str, CatalogEntry] = {}
     for file in (shipped_settings() / "catalog.toml", *additional):
         for entry in _read(file) if file.exists() else ():
-            entries.pop(entry.name, None)  # a replaced entry counts as the later one
+            for replaced in [name for name in entries if key_of(name) == key_of(entry.name)]:
+                entries.pop(replaced)  # so that the entry counts as the later one
             entries[entry.name] = entry
     return Catalog(entries)
 
@@ -86,8 +109,8 @@ def _read(file: Path) -> list[CatalogEntry]:
 
 
 def _entry(file: Path, name: str, table: object) -> CatalogEntry:
-    if not is_model_name(name):
-        raise StartupError(f"The catalogue {file} has the model name {name!a}, which cannot be a file's name.")
+    if stem_for(name) is None:
+        raise StartupError(f"The catalogue {file} has the model name {name!a}, which cannot be a model's name.")
     try:
         return msgspec.convert({**table, "name": name} if isinstance(table, dict) else table, CatalogEntry)
     except msgspec.ValidationError as error:

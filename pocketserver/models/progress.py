@@ -10,6 +10,8 @@ class Stage(StrEnum):
     WAITING = "waiting"  # another pull of the same model is at work
     DOWNLOADING = "downloading"
     UNPACKING = "unpacking"
+    VERIFYING = "verifying"
+    STORING = "storing"
     DONE = "done"
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pocketserver.errors import StartupError
 from pocketserver.models.catalog import Catalog, CatalogEntry
+from pocketserver.models.digests import DigestCache
 from pocketserver.models.gguf import split_name
 from pocketserver.models.gguf_folder import GgufFolder
 from pocketserver.models.installed import InstalledModel, Origin, model_at
@@ -33,6 +34,7 @@ class ModelStore:
             *(() if ollama is None else (OllamaFolder(ollama),)),
         )
         self._scanning = threading.Lock()
+        self.digests = DigestCache(folder)
 
     def list(self) -> list[InstalledModel]:
         """All models by name, broken ones too. Of two with one name that of the earlier folder counts."""

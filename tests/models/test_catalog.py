@@ -60,7 +60,7 @@ def test_a_requirement_that_pip_could_take_for_something_else_is_refused(require
         ("[models", "is not valid TOML"),
         ("models = 3", "must have its models in tables"),
         ("[models]\nmine = 3", r"fault in \[models\.mine\]"),
-        ('[models."../x"]\nsize_bytes = 1', "cannot be a file's name"),
+        ('[models."../x"]\nsize_bytes = 1', "cannot be a model's name"),
         (OWN.replace('"package"', '"pigeon"'), "pigeon"),
         (OWN.replace("size_bytes = 10", "size_bytes = 0"), "size_bytes"),
     ],

