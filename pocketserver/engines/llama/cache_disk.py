@@ -86,8 +86,11 @@ class DiskCache:
 
     def covers(self, live: Tokens) -> bool:
         """True when nothing is gained by writing `live`: it is on disk, or on its way there."""
-        stored = [state.tokens for state in self.states()] + [waiting.tokens for waiting in self._on_their_way()]
-        return any(covers(tokens, live) for tokens in stored)
+        return any(covers(tokens, live) for tokens in self.kept())
+
+    def kept(self) -> list[Tokens]:
+        """The tokens of every state that is on disk or on its way there."""
+        return [state.tokens for state in self.states()] + [waiting.tokens for waiting in self._on_their_way()]
 
     def read(self, state: DiskState) -> State | None:
         """The state's bytes; None when the file is damaged or gone, and then it is forgotten."""

@@ -4,6 +4,7 @@ Never the reason for a wrong answer: a state is used only where its tokens begin
 cut away or, for models whose memory cannot be cut, the state is not used at all.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
@@ -24,6 +25,9 @@ from pocketserver.engines.llama.free_memory import available_memory
 _LEAST_GAIN_TOKENS = 16
 _TOKENS_FOR_EACH_GAINED = 50
 """Restoring a token costs some hundredth of computing it; a state is worth while that is well repaid."""
+_WRITES_FOR_A_TOKEN = 8
+"""A conversation goes to the disk again when an eighth of it is new: so each token is written eight times at most,
+however long the conversation grows, and after a crash an eighth is read anew at most. A clean end writes the rest."""
 _SPARE_BYTES = 128 * 1024 * 1024
 """Memory that the system keeps when a state is copied."""
 
@@ -93,18 +97,36 @@ class PrefixCache:
             self.disk.resume()
 
     def checkpoint(self) -> None:
-        """Send the live conversation on its way to the disk, unless it is there already."""
-        live = self._live_tokens()
-        if self.disk is None or len(live) < SLACK_TOKENS or self.disk.covers(live):
-            return
-        if self._live.state_bytes() <= self.disk.budget_bytes and (state := self._copy()) is not None:
-            self.disk.write(live, state, replacing=self._live.can_be_cut)
+        """Send the live conversation on its way to the disk, unless little of it is new there."""
+        if self._is_new(self._live_tokens()):
+            self._write_live()
 
     def close(self, seconds: float) -> None:
-        """The process is about to end: everything to the disk, within so many seconds."""
-        self.checkpoint()
-        if self.disk is not None:
-            self.disk.flush(seconds)
+        """The process is about to end: everything to the disk, the latest first, within so many seconds."""
+        if self.disk is None:
+            return
+        deadline = time.monotonic() + seconds
+        live = self._live_tokens()
+        if len(live) >= SLACK_TOKENS and not self.disk.covers(live):
+            self._write_live()
+        self.disk.flush(deadline - time.monotonic())
+        for parked in reversed(self._parked):
+            if time.monotonic() < deadline and not self.disk.covers(parked.tokens):
+                self.disk.write(parked.tokens, parked.state, replacing=self._live.can_be_cut)
+                self.disk.flush(deadline - time.monotonic())
+
+    def _is_new(self, tokens: Tokens) -> bool:
+        """Whether so much of a conversation is not on disk that it is worth to be written."""
+        if self.disk is None or len(tokens) < SLACK_TOKENS or self.disk.covers(tokens):
+            return False
+        known = max((self._usable(kept, tokens) for kept in self.disk.kept()), default=0)
+        return (len(tokens) - known) * _WRITES_FOR_A_TOKEN >= len(tokens)
+
+    def _write_live(self) -> None:
+        if self.disk is None or self._live.state_bytes() > self.disk.budget_bytes:
+            return
+        if (state := self._copy()) is not None:
+            self.disk.write(self._live_tokens(), state, replacing=self._live.can_be_cut)
 
     def _best(self, wanted: Tokens) -> Parked | None:
         """The parked state that saves most, if it saves enough over what the context holds; memory before disk."""
@@ -149,7 +171,7 @@ class PrefixCache:
             return
         if self._live.state_bytes() <= self._budget_bytes and (state := self._copy()) is not None:
             self._keep(MemoryState(live, state))
-            if self.disk is not None:
+            if self.disk is not None and self._is_new(live):
                 self.disk.write(live, state, replacing=self._live.can_be_cut)
 
     def _known(self, live: Tokens) -> bool:

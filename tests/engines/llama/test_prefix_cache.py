@@ -13,13 +13,14 @@ SYSTEM = list(range(9000, 9100))
 
 
 class NumberContext:
-    """A context whose state spells its tokens, so that a wrong restore shows. `saves` counts copies."""
+    """A context whose state spells its tokens, so that a wrong restore shows. Copies and their bytes are counted."""
 
     def __init__(self, *, can_be_cut: bool = True, takes_states: bool = True) -> None:
         self.tokens: list[int] = []
         self.can_be_cut = can_be_cut
         self.takes_states = takes_states
         self.saves = 0
+        self.saved_bytes = 0
 
     def reuse(self, prompt: Sequence[int]) -> int:
         pairs = zip(self.tokens, prompt[:-1], strict=False)
@@ -35,6 +36,7 @@ class NumberContext:
 
     def save(self) -> State | None:
         self.saves += 1
+        self.saved_bytes += self.state_bytes()
         written = np.zeros((len(self.tokens), BYTES_EACH), np.uint8)
         written[:, :8] = np.asarray(self.tokens, "<i8").view(np.uint8).reshape(-1, 8)
         return written.reshape(-1)
@@ -158,6 +160,56 @@ def test_a_rest_brings_the_conversation_to_the_disk_once(tmp_path: Path) -> None
     other = NumberContext()
     again = PrefixCache(other, 0, DiskCache(tmp_path, {}, "tiny", 1_000_000))
     assert other.answer(again, talk(1)) == 199
+
+
+def grown(live: NumberContext, cache: PrefixCache, turns: int) -> list[int]:
+    """A conversation of so many turns with a rest after each."""
+    for turn in range(turns):
+        live.answer(cache, [*live.tokens, *talk(100 + turn, 40)])
+        cache.checkpoint()
+    return list(live.tokens)
+
+
+def test_a_growing_conversation_is_written_a_few_times_and_not_at_each_turn(tmp_path: Path) -> None:
+    live, disk = NumberContext(), DiskCache(tmp_path, {}, "tiny", 1_000_000)
+    whole = grown(live, PrefixCache(live, 0, disk), 60)
+    disk.flush(30)
+    assert live.saved_bytes <= 8 * len(whole) * BYTES_EACH  # once at each turn would be 30 times
+    assert len(disk.states()) == 1  # the older states of the conversation have made room
+
+
+def test_after_a_crash_little_of_a_conversation_is_read_anew_and_after_a_clean_end_nothing(tmp_path: Path) -> None:
+    live, disk = NumberContext(), DiskCache(tmp_path, {}, "tiny", 1_000_000)
+    cache = PrefixCache(live, 0, disk)
+    whole = grown(live, cache, 60)
+    disk.flush(30)
+
+    def cached_after_a_restart() -> int:
+        other = NumberContext()
+        return other.answer(PrefixCache(other, 0, DiskCache(tmp_path, {}, "tiny", 1_000_000)), whole)
+
+    assert len(whole) * 7 / 8 <= cached_after_a_restart() < len(whole) - 40
+    cache.close(30)
+    assert cached_after_a_restart() == len(whole) - 1
+
+
+def test_conversations_that_alternate_are_not_written_at_each_turn(tmp_path: Path) -> None:
+    live, disk = NumberContext(), DiskCache(tmp_path, {}, "tiny", 1_000_000)
+    cache = PrefixCache(live, 1_000_000, disk)
+    held: dict[int, list[int]] = {1: talk(1, 400), 2: talk(2, 400)}
+    written = set[str]()
+    for turn in range(12):
+        for number, tokens in list(held.items()):
+            live.answer(cache, tokens, 3)
+            held[number] = [*live.tokens, *talk(50 + turn, 3)]
+            disk.flush(30)
+            written |= {state.file.path.name for state in disk.states()}
+    assert len(written) <= 4
+    cache.close(30)
+    for tokens in held.values():
+        other = NumberContext()
+        again = PrefixCache(other, 0, DiskCache(tmp_path, {}, "tiny", 1_000_000))
+        assert other.answer(again, tokens) >= len(tokens) - 4
 
 
 def test_a_conversation_that_was_replaced_before_a_rest_reaches_the_disk_too(tmp_path: Path) -> None:
