@@ -447,6 +447,7 @@ def entrance(server: Server) -> Entrance:
         base_url=lambda: server.base_url,
         key_name=KEY_NAME,
         takes_x_api_key="anthropic" in profile.error_families.values(),
+        unserved=profile.unserved,
     )
 
 
