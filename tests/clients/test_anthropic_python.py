@@ -54,6 +54,18 @@ def text_of(message: Any) -> str:
     return "".join(block.text for block in message.content if block.type == "text")
 
 
+async def test_models_are_listed_in_the_shape_of_this_family(served: Running, client: AsyncAnthropic) -> None:
+    listed = [model async for model in await client.models.list()]
+    assert [model.id for model in listed if model.id == served.server.model_id]
+    for model in listed:
+        assert (model.type, model.lifecycle) == ("model", "active")
+        assert (await client.models.retrieve(model.id)).to_dict() == model.to_dict()
+    with pytest.raises(anthropic.NotFoundError) as caught:
+        await client.models.retrieve("no/such")
+    body: Any = caught.value.body
+    assert body["error"]["type"] == "not_found_error"
+
+
 async def test_a_message_has_text_usage_and_an_honest_reason(client: AsyncAnthropic) -> None:
     message = await client.messages.create(**ASK)
 
@@ -225,7 +237,7 @@ class TestOnTheSimulator:
 
     async def test_a_busy_model_is_overloaded_and_tried_again(self, tmp_path: Path) -> None:
         engine = SimEngine(SimOptions(tokens_per_second=40))
-        async with serving_messages(tmp_path, engine) as server:
+        async with serving_messages(tmp_path, engine, admission="mutex") as server:
             async with client_of(server) as sdk:
                 asking = asyncio.create_task(sdk.messages.create(**ASK))
                 await until(lambda: server.server.door.busy)
@@ -294,7 +306,7 @@ class TestOnTheSimulator:
         engine = SimEngine(SimOptions(tokens_per_second=0.001))
         patience = {"early_headers_after_seconds": 0.05, "keep_alive_seconds": 0.05}
         async with (
-            serving_messages(tmp_path, engine, admission="queue", **patience) as server,
+            serving_messages(tmp_path, engine, **patience) as server,
             client_of(server) as sdk,
         ):
             running = await sdk.messages.create(**ASK, stream=True)

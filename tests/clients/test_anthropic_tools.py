@@ -42,7 +42,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 async def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
     """One server a module and way to call; the model is loaded once for each."""
     home = tmp_path_factory.mktemp("home")
-    async with serving_messages(home, await made(request, home), {"drops_hosted_tools": True}) as server:
+    async with serving_messages(home, await made(request, home)) as server:
         yield server
 
 
