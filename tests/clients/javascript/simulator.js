@@ -9,10 +9,10 @@ import { createInterface } from "node:readline";
 
 const PYTHON = process.env.POCKETSERVER_TEST_PYTHON ?? "python3";
 
-/** Start a simulator without delays on a free loopback port; `stop` ends it. */
-export async function startSimulator() {
+/** Start a simulator without delays on a free loopback port, with more flags if given; `stop` ends it. */
+export async function startSimulator(...flags) {
   const home = await mkdtemp(path.join(tmpdir(), "pocketserver-"));
-  const options = ["--host", "127.0.0.1", "--port", "0", "--no-mdns", "--speed", "max", "--home", home];
+  const options = ["--host", "127.0.0.1", "--port", "0", "--no-mdns", "--speed", "max", "--home", home, ...flags];
   const child = spawn(
     PYTHON,
     ["-m", "pocketserver.cli.main", "sim", "serve", ...options, "--ready-json", "-", "--exit-on-stdin-close"],
