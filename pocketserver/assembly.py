@@ -18,7 +18,7 @@ from pocketserver.gate.keys import MAIN, KeyStore
 from pocketserver.models.catalog import load_catalog
 from pocketserver.models.progress import Report
 from pocketserver.models.pull import pull
-from pocketserver.models.store import InstalledModel, ModelStore, resolve_model_argument
+from pocketserver.models.store import InstalledModel, ModelStore, open_store, resolve_model_argument
 from pocketserver.room.code import own_code
 from pocketserver.server import Server, make_door
 from pocketserver.settings import SECRETS, Effective, Settings
@@ -86,6 +86,11 @@ def _rotate(keys: KeyStore | None) -> None:
         keys.refresh()
 
 
+def model_store(settings: Settings) -> ModelStore:
+    """The models of this machine, in every folder that the settings name."""
+    return open_store(settings.home_folder, model_folders=settings.model_folders, ollama=settings.ollama_folder)
+
+
 async def prepare_model(settings: Settings, progress: Report) -> InstalledModel | None:
     """The GGUF file to serve, fetched first where that is needed; None for engines without files.
 
@@ -93,7 +98,7 @@ async def prepare_model(settings: Settings, progress: Report) -> InstalledModel 
     """
     if settings.engine != "llama" or settings.replay is not None:
         return None
-    store = ModelStore(settings.home_folder / "models")
+    store = model_store(settings)
     catalog = await asyncio.to_thread(load_catalog, settings.home_folder / "catalog.toml")
     found = await asyncio.to_thread(resolve_model_argument, settings.model, store, catalog)
     if isinstance(found, InstalledModel):
@@ -110,7 +115,7 @@ def installed_models(settings: Settings, engine: Engine, served: InstalledModel 
         return list(engine.models())
     status = engine.status
     loaded = status.model if status.state is EngineState.READY else None
-    models = {model.id: model for model in ModelStore(settings.home_folder / "models").list()}
+    models = {model.id: model for model in model_store(settings).list()}
     models[served.id] = served
     return [
         model.info(loaded=model.id == loaded, context_size=status.context_size if model.id == loaded else None)
@@ -168,7 +173,7 @@ def _loadable(settings: Settings, first: InstalledModel, name: str) -> Loadable:
     """An installed model of this name, ready to be loaded. Reads the disk. Raises MODEL_NOT_FOUND."""
     from pocketserver.engines.llama.process import LlamaEngine
 
-    model = first if name == first.id else ModelStore(settings.home_folder / "models").find(name)
+    model = first if name == first.id else model_store(settings).find(name)
     if model is None:
         raise Refusal(Code.MODEL_NOT_FOUND, f"The model {name[:80]!r} is not installed here.", param="model")
     if model.problem is not None:

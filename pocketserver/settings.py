@@ -38,6 +38,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         str | None, Meta(description="the name of an installed or catalogued model, or the path of a GGUF file")
     ] = None
     context: Annotated[Annotated[int, Meta(ge=16, le=10_000_000)] | None, Meta(description="tokens, 16 or more")] = None
+    model_folders: Annotated[
+        tuple[str, ...], Meta(description="a list of folders whose GGUF files are served too, and only read")
+    ] = ()
+    ollama_models: Annotated[
+        str, Meta(description="a folder in which Ollama keeps models, read in place; off for none")
+    ] = ""
+    pull_stall_seconds: Annotated[
+        Positive, Meta(description="seconds that a server may be silent while a model is fetched, more than 0")
+    ] = 60.0
     gpu_layers: Annotated[
         Literal["auto"] | Annotated[int, Meta(ge=0)], Meta(description="auto, or a number of layers, 0 or more")
     ] = "auto"
@@ -138,6 +147,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def home_folder(self) -> Path:
         return Path(self.home)
 
+    @property
+    def ollama_folder(self) -> Path | None:
+        return None if self.ollama_models in {"", "off"} else Path(self.ollama_models).expanduser()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effective:
@@ -172,6 +185,7 @@ def load(
     for origin, source in (
         (f"profile {profile.name}", profile.settings),
         *_pointed_at(profile, environment),
+        *_models_of_ollama(environment),
         (f"file {path}", from_file),
         ("environment", from_environment),
         ("flag", flags),
@@ -181,6 +195,7 @@ def load(
                 values[key] = _checked(key, value, origin)
                 origins[key] = origin
     values.setdefault("home", str(home))
+    values.setdefault("ollama_models", str(Path.home() / ".ollama" / "models"))
     return Effective(settings=Settings(**values), profile=profile, origins=origins)  # type: ignore[arg-type]
 
 
@@ -193,6 +208,12 @@ def _pointed_at(profile: Profile, environment: Mapping[str, str]) -> list[tuple[
     if port is None or port == OLLAMA_PORT:
         return [(f"environment {name}", {"host": host})]
     return [(f"environment {name}", {"host": host, "port": port})]
+
+
+def _models_of_ollama(environment: Mapping[str, str]) -> list[tuple[str, Mapping[str, object]]]:
+    """Where Ollama itself is told to keep its models."""
+    folder = environment.get("OLLAMA_MODELS")
+    return [("environment OLLAMA_MODELS", {"ollama_models": folder})] if folder else []
 
 
 def shown(effective: Effective) -> list[tuple[str, str, str]]:

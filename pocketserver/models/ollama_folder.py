@@ -100,11 +100,6 @@ class OllamaFolder:
         return layers
 
 
-def default_ollama_folder(home: Path) -> Path:
-    """Where Ollama keeps its models when nobody says otherwise."""
-    return home / ".ollama" / "models"
-
-
 def _read(name: str, manifest: Path, layers: dict[str, list[Path]]) -> InstalledModel:
     weights = layers[f"{_KIND}model"][0]
     try:

@@ -102,6 +102,11 @@ class ModelStore:
         return f"There is no model {name[:80]!a} in {self.folder}. Installed: {installed}."
 
 
+def open_store(home: Path, *, model_folders: Sequence[str] = (), ollama: Path | None = None) -> ModelStore:
+    """The store of a home folder, with the further folders that are read beside it."""
+    return ModelStore(home / "models", others=[Path(folder).expanduser() for folder in model_folders], ollama=ollama)
+
+
 def read_only(model: InstalledModel) -> str:
     """Why a model cannot be removed, as a sentence."""
     if model.origin is Origin.OLLAMA:
