@@ -93,13 +93,16 @@ class Heading:
     def end(self, finished: Finished, said: str) -> dict[str, Any]:
         """The fields that only the last line has."""
         timings, usage = finished.timings, finished.usage
+        load = 0.0 if self.was_loaded else timings.load_seconds
+        parts = load + timings.prompt_seconds + timings.generation_seconds
         context = {"context": self.context(said)} if self.context else {}
         return {
             "done": True,
             "done_reason": _REASONS[finished.reason],
             **context,
-            "total_duration": nanoseconds(time.monotonic() - self.arrived),
-            "load_duration": 0 if self.was_loaded else nanoseconds(timings.load_seconds),
+            # a simulated device's time may run faster than ours
+            "total_duration": nanoseconds(max(time.monotonic() - self.arrived, parts)),
+            "load_duration": nanoseconds(load),
             "prompt_eval_count": usage.prompt_tokens,
             "prompt_eval_duration": nanoseconds(timings.prompt_seconds),
             "eval_count": usage.completion_tokens,

@@ -60,7 +60,7 @@ class OllamaEmbed:
             {
                 "model": chosen.name,
                 "embeddings": [_cut(vector, body.dimensions) for vector in found.vectors],
-                "total_duration": nanoseconds(time.monotonic() - began),
+                "total_duration": nanoseconds(max(time.monotonic() - began, load_seconds)),
                 "load_duration": nanoseconds(load_seconds),
                 "prompt_eval_count": found.prompt_tokens,
                 **answer.shown_warnings,
@@ -92,7 +92,8 @@ class OllamaEmbed:
     ) -> tuple[Embeddings, float]:
         """Vectors, and the seconds that the model was loaded for them."""
         owner, door = request.get(KEY_NAME), self.models.access.door
-        load_seconds = await door.load(chosen.id, None, owner=owner)
+        loads = not inputs or not self.models.is_loaded(chosen.id)
+        load_seconds = await door.load(chosen.id, None, owner=owner) if loads else 0.0
         found = Embeddings(vectors=(), prompt_tokens=0)
         if inputs:
             try:
