@@ -21,6 +21,8 @@ from pocketserver.wire.openai_responses_tools import refused_here
 from pocketserver.wire.openai_responses_turns import turns
 from pocketserver.wire.shortening import Shorten, Shortened
 
+_STORED = "/v1/responses/{id:(?!(?:input_tokens|compact)$)[^/]+}"
+"""OpenAI has routes of these two names: they do not exist here, rather than being ids that take no POST."""
 _MOST_LISTED = 100
 _LISTED = 20
 
@@ -47,12 +49,11 @@ class Responses:
     unix_time: Callable[[], float]
 
     def routes(self) -> list[web.RouteDef]:
-        stored = "/v1/responses/{id}"
         return [
             web.post("/v1/responses", self.create),
-            web.get(stored, self.retrieve, allow_head=False),
-            web.delete(stored, self.delete),
-            web.get(f"{stored}/input_items", self.input_items, allow_head=False),
+            web.get(_STORED, self.retrieve, allow_head=False),
+            web.delete(_STORED, self.delete),
+            web.get("/v1/responses/{id}/input_items", self.input_items, allow_head=False),
         ]
 
     async def create(self, request: web.Request) -> web.StreamResponse:
