@@ -1,7 +1,7 @@
 """From settings to the parts of one server: which engine, which keys, which door."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -16,6 +16,7 @@ from pocketserver.engines.upstream.engine import UpstreamEngine, UpstreamOptions
 from pocketserver.errors import Code, Refusal, StartupError, UsageError
 from pocketserver.gate.keys import MAIN, KeyStore
 from pocketserver.models.catalog import load_catalog
+from pocketserver.models.library import DiskLibrary, StoredModel
 from pocketserver.models.progress import Report
 from pocketserver.models.pull import pull
 from pocketserver.models.store import InstalledModel, ModelStore, open_store, resolve_model_argument
@@ -30,6 +31,7 @@ from pocketserver.telemetry.log_lines import Redaction
 from pocketserver.telemetry.logs import ServerLog
 from pocketserver.telemetry.metrics import Metrics
 from pocketserver.telemetry.present import Sources
+from pocketserver.wire.ollama_models import Capabilities
 
 if TYPE_CHECKING:
     from pocketserver.engines.llama.process import LlamaOptions
@@ -76,7 +78,40 @@ def assemble(effective: Effective, engine: Engine, log: ServerLog, model: Instal
         server.new_id = server.simulator.new_id
         library = SimLibrary(device, unix_time=server.simulator.unix_time)
         server.library, server.examine = library, library.examined
+    elif model is not None:
+        disk = DiskLibrary(
+            model_store(settings, also=(model,)),
+            load_catalog(settings.home_folder / "catalog.toml"),
+            warn=log.logger.warning,
+        )
+        server.library, server.at_work = disk, (disk,)
+        server.examine = _examination(settings)
     return server
+
+
+def _examination(settings: Settings) -> Callable[[StoredModel], Awaitable[Capabilities | None]]:
+    """Asks a short-lived process what a model can do, once for each file."""
+    from pocketserver.engines.llama.examiner import Examiner
+
+    examiner = Examiner(settings.home_folder / "llama")
+    template = None if settings.chat_template is None else Path(settings.chat_template)
+
+    async def examine(model: StoredModel) -> Capabilities | None:
+        if model.path is None:
+            return None
+        try:
+            found = await examiner.examined(model.path, template)
+        except Refusal:
+            return None  # whoever asks the model something is told why
+        return Capabilities(
+            completion=found.completion,
+            tools=found.tools,
+            thinking=found.thinking,
+            embedding=found.embedding,
+            insert=found.insert,
+        )
+
+    return examine
 
 
 def _rotate(keys: KeyStore | None) -> None:
@@ -86,9 +121,11 @@ def _rotate(keys: KeyStore | None) -> None:
         keys.refresh()
 
 
-def model_store(settings: Settings) -> ModelStore:
+def model_store(settings: Settings, also: Sequence[InstalledModel] = ()) -> ModelStore:
     """The models of this machine, in every folder that the settings name."""
-    return open_store(settings.home_folder, model_folders=settings.model_folders, ollama=settings.ollama_folder)
+    return open_store(
+        settings.home_folder, model_folders=settings.model_folders, ollama=settings.ollama_folder, also=also
+    )
 
 
 async def prepare_model(settings: Settings, progress: Report) -> InstalledModel | None:

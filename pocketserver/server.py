@@ -9,7 +9,7 @@ import secrets
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -97,6 +97,8 @@ class Server:
     """Every model of this machine, for the routes that list and change them."""
     examine: Callable[[StoredModel], Awaitable[Capabilities | None]] = nothing_known
     """What the engine knows of a model without loading it."""
+    at_work: tuple[AbstractAsyncContextManager[object], ...] = ()
+    """What goes on beside the requests, as long as the server runs."""
     new_id: Callable[[], str] = field(default_factory=lambda: request_ids(secrets.token_hex(6)))
     started: float = field(default_factory=time.monotonic)
     shut_down: asyncio.Event = field(default_factory=asyncio.Event)
@@ -169,6 +171,8 @@ async def serving(server: Server) -> AsyncIterator[Server]:
     settings = server.effective.settings
     async with AsyncExitStack() as stack:
         stack.push_async_callback(server.engine.close)
+        for work in server.at_work:
+            await stack.enter_async_context(work)
         sockets = _listen(server.effective)
         for listener in sockets:
             stack.callback(listener.close)

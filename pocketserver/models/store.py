@@ -23,10 +23,21 @@ __all__ = ["InstalledModel", "ModelStore", "model_at", "resolve_model_argument"]
 
 
 class ModelStore:
-    """The models of one folder, which may be changed, and of others, which are only read."""
+    """The models of one folder, which may be changed, and of others, which are only read.
 
-    def __init__(self, folder: Path, *, others: Sequence[Path] = (), ollama: Path | None = None) -> None:
+    `also` are single models from elsewhere, such as one that is served by its path.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        others: Sequence[Path] = (),
+        ollama: Path | None = None,
+        also: Sequence[InstalledModel] = (),
+    ) -> None:
         self.folder = folder
+        self._also = also
         self._own = GgufFolder(folder, origin=Origin.OWN)
         self._sources: tuple[GgufFolder | OllamaFolder, ...] = (
             self._own,
@@ -43,6 +54,8 @@ class ModelStore:
             for source in self._sources:
                 for model in source.scan():
                     models.setdefault(model.key, model)
+        for model in self._also:
+            models.setdefault(model.key, model)
         return sorted(models.values(), key=lambda model: model.id)
 
     def skipped(self) -> Sequence[str]:
@@ -102,9 +115,16 @@ class ModelStore:
         return f"There is no model {name[:80]!a} in {self.folder}. Installed: {installed}."
 
 
-def open_store(home: Path, *, model_folders: Sequence[str] = (), ollama: Path | None = None) -> ModelStore:
+def open_store(
+    home: Path,
+    *,
+    model_folders: Sequence[str] = (),
+    ollama: Path | None = None,
+    also: Sequence[InstalledModel] = (),
+) -> ModelStore:
     """The store of a home folder, with the further folders that are read beside it."""
-    return ModelStore(home / "models", others=[Path(folder).expanduser() for folder in model_folders], ollama=ollama)
+    others = [Path(folder).expanduser() for folder in model_folders]
+    return ModelStore(home / "models", others=others, ollama=ollama, also=also)
 
 
 def read_only(model: InstalledModel) -> str:
