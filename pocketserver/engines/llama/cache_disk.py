@@ -40,7 +40,7 @@ class DiskState:
 class _Waiting:
     tokens: Tokens
     state: State
-    replaces: Sequence[DiskState]
+    replaces: Sequence[Path]
 
 
 def shared_length(left: Tokens, right: Tokens) -> int:
@@ -53,6 +53,11 @@ def shared_length(left: Tokens, right: Tokens) -> int:
 def covers(stored: Tokens, live: Tokens) -> bool:
     """True when restoring `stored` gives all of `live`, but for a few tokens at its end."""
     return shared_length(stored, live) >= len(live) - SLACK_TOKENS
+
+
+def stored(tokens: Tokens) -> bytes:
+    """Tokens as a file holds them."""
+    return tokens.astype("<i4").tobytes()
 
 
 class DiskCache:
@@ -90,7 +95,7 @@ class DiskCache:
 
     def kept(self) -> list[Tokens]:
         """The tokens of every state that is on disk or on its way there."""
-        return [state.tokens for state in self.states()] + [waiting.tokens for waiting in self._on_their_way()]
+        return [tokens for _, tokens in self._kept()]
 
     def read(self, state: DiskState) -> State | None:
         """The state's bytes; None when the file is damaged or gone, and then it is forgotten."""
@@ -113,7 +118,7 @@ class DiskCache:
         """Write soon, `replacing` states that this one covers. When too many wait already, the oldest is given up."""
         if len(state) > self.budget_bytes:
             return
-        replaces = [other for other in self.states() if replacing and covers(tokens, other.tokens)]
+        replaces = [path for path, other in self._kept() if replacing and covers(tokens, other)]
         while self._waiting.qsize() >= _MOST_WAITING:
             with contextlib.suppress(queue.Empty):
                 self._waiting.get_nowait()
@@ -133,6 +138,13 @@ class DiskCache:
         deadline = time.monotonic() + seconds
         while self._waiting.unfinished_tasks and time.monotonic() < deadline:
             time.sleep(0.005)
+
+    def _kept(self) -> list[tuple[Path, Tokens]]:
+        written = [(state.file.path, state.tokens) for state in self.states()]
+        return written + [
+            (cache_files.path_of(self._folder, stored(waiting.tokens)), waiting.tokens)
+            for waiting in self._on_their_way()
+        ]
 
     def _on_their_way(self) -> list[_Waiting]:
         with self._waiting.mutex:
@@ -177,7 +189,7 @@ class DiskCache:
                 self._waiting.task_done()
 
     def _write_one(self, waiting: _Waiting) -> None:
-        tokens, state = waiting.tokens.astype("<i4").tobytes(), waiting.state.data
+        tokens, state = stored(waiting.tokens), waiting.state.data
         header = Header(
             version=self._version,
             model=self._model,
@@ -188,9 +200,9 @@ class DiskCache:
         )
         cache_files.evict(self._root, self.budget_bytes - len(state))
         written = cache_files.write_state(self._folder, header, tokens, state, before_piece=self._give_way)
-        for other in waiting.replaces:
-            if other.file.path != written:
-                cache_files.remove(other.file.path)
+        for path in waiting.replaces:
+            if path != written:
+                cache_files.remove(path)
 
     def _give_way(self) -> None:
         self._quiet.wait(_LONGEST_PAUSE_SECONDS)

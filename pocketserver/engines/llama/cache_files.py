@@ -75,6 +75,11 @@ def version_of(parts: Mapping[str, object]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_VERSION_LENGTH]
 
 
+def path_of(folder: Path, tokens: bytes) -> Path:
+    """Where the state of these tokens lies, in the folder of its version."""
+    return folder / f"{hashlib.sha256(tokens).hexdigest()[:24]}{_SUFFIX}"
+
+
 def write_state(
     folder: Path, header: Header, tokens: bytes, state: memoryview, *, before_piece: Callable[[], None] = lambda: None
 ) -> Path:
@@ -83,8 +88,8 @@ def write_state(
     `before_piece` is called before each 4 MiB and may wait, so that a long write gives way to other work.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    name = hashlib.sha256(tokens).hexdigest()[:24]
-    unfinished = folder / f"{name}-{os.getpid()}-{secrets.token_hex(4)}{_UNFINISHED}"
+    final = path_of(folder, tokens)
+    unfinished = folder / f"{final.stem}-{os.getpid()}-{secrets.token_hex(4)}{_UNFINISHED}"
     try:
         with unfinished.open("xb") as file:
             file.write(_head(header) + tokens)
@@ -93,11 +98,11 @@ def write_state(
                 file.write(state[start : start + _PIECE_BYTES])
             file.flush()
             os.fsync(file.fileno())
-        unfinished.replace(folder / f"{name}{_SUFFIX}")
+        unfinished.replace(final)
     except BaseException:
         remove(unfinished)
         raise
-    return folder / f"{name}{_SUFFIX}"
+    return final
 
 
 def read_header(path: Path, version: str) -> StateFile:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pocketserver.engines.llama.cache_disk import DiskCache, State
+from pocketserver.engines.llama.cache_disk import SLACK_TOKENS, DiskCache, State
 from pocketserver.engines.llama.prefix_cache import PrefixCache
 
 BYTES_EACH = 10
@@ -209,7 +209,7 @@ def test_conversations_that_alternate_are_not_written_at_each_turn(tmp_path: Pat
     for tokens in held.values():
         other = NumberContext()
         again = PrefixCache(other, 0, DiskCache(tmp_path, {}, "tiny", 1_000_000))
-        assert other.answer(again, tokens) >= len(tokens) - 4
+        assert other.answer(again, tokens) >= len(tokens) - 4 - SLACK_TOKENS
 
 
 def test_a_conversation_that_was_replaced_before_a_rest_reaches_the_disk_too(tmp_path: Path) -> None:
