@@ -44,7 +44,8 @@ class Running:
     owner: str | None
     started: float
     stream: EventStream | None = None
-    scope: asyncio.Timeout | None = None
+    accepting: "asyncio.Task[object] | None" = None
+    """Who waits for the engine to accept."""
     refusal: Refusal | None = None
 
     def end(self, refusal: Refusal) -> None:
@@ -52,8 +53,8 @@ class Running:
         self.refusal = refusal
         if self.stream is not None:
             self.stream.fail(refusal)
-        elif self.scope is not None:
-            self.scope.reschedule(asyncio.get_running_loop().time())
+        elif self.accepting is not None:
+            self.accepting.cancel()
 
 
 class Turn:
@@ -120,14 +121,17 @@ class Generation:
             self._ended()
 
     async def _accepted(self) -> EventStream:
+        """As `asyncio.timeout` does it, without its cost: who ends a generation cancels the task that waits for it."""
         running = self._running
+        task = running.accepting = asyncio.current_task()
         try:
-            async with asyncio.timeout(None) as running.scope:
-                return await self._context.__aenter__()
-        except TimeoutError:
-            raise running.refusal or cancelled_by_owner() from None
+            return await self._context.__aenter__()
+        except asyncio.CancelledError:
+            if running.refusal is None or task is None or task.uncancel() > 0:
+                raise  # somebody else cancelled it: the client has left
+            raise running.refusal from None
         finally:
-            running.scope = None
+            running.accepting = None
 
     def _ended(self) -> None:
         self._turn.refusal = self._running.refusal

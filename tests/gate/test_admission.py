@@ -134,7 +134,7 @@ class _NeverAccepts(SimEngine):
 async def test_stop_reaches_a_request_that_the_engine_has_not_accepted_yet() -> None:
     entrance = door(_NeverAccepts())
     asking = asyncio.create_task(hold(entrance, "one", [], asyncio.Event()))
-    await until(lambda: entrance.running is not None and entrance.running.scope is not None)
+    await until(lambda: entrance.running is not None and entrance.running.accepting is not None)
 
     entrance.stop()
 
