@@ -9,7 +9,6 @@ from typing import Protocol
 
 import msgspec
 from aiohttp import web
-from aiohttp.typedefs import Middleware
 
 from pocketserver.errors import Code, Refusal
 from pocketserver.gate.entrance import route_template, too_large
@@ -63,14 +62,6 @@ class Answering:
     shows_warnings: bool = False
     """Whether answers say which fields were not honoured as asked."""
 
-    @property
-    def middleware(self) -> Middleware:
-        @web.middleware
-        async def answered(request: web.Request, handler: Handler) -> web.StreamResponse:
-            return await self._answer(request, handler)
-
-        return answered
-
     async def stamp(self, request: web.Request, response: web.StreamResponse) -> None:
         """Give every response its id; for `Application.on_response_prepare`."""
         request_id = response.headers["x-request-id"] = request.get(REQUEST_ID) or self.new_id()
@@ -83,7 +74,9 @@ class Answering:
         if answer.warnings and self.shows_warnings:
             response.headers["x-pocketserver-warnings"] = _header_of(answer.warnings)
 
-    async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    @web.middleware
+    async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """The outermost one of the application."""
         arrived = time.monotonic()
         request[REQUEST_ID] = self.new_id()
         request[ANSWER] = Answer(

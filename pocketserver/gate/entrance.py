@@ -4,7 +4,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from aiohttp import hdrs, web
-from aiohttp.typedefs import Middleware
 
 from pocketserver.errors import Code, Refusal
 from pocketserver.gate.hosts import HostRule, OriginRule, PeerRule
@@ -44,21 +43,18 @@ class Entrance:
     takes_x_api_key: bool = False
     """Whether a key may also come in `x-api-key`, as Anthropic's clients send it."""
 
-    @property
-    def middleware(self) -> Middleware:
-        @web.middleware
-        async def gate(request: web.Request, handler: Handler) -> web.StreamResponse:
-            self._check_origin_of(request)
-            if request.method == hdrs.METH_OPTIONS and hdrs.ORIGIN in request.headers:
-                preflight = self._preflight(request)
-                if preflight is not None:
-                    return preflight
-            self._check_key(request)
-            self._check_route(request)
-            self._check_body(request)
-            return await handler(request)
-
-        return gate
+    @web.middleware
+    async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Let the request in, or raise the Refusal."""
+        self._check_origin_of(request)
+        if request.method == hdrs.METH_OPTIONS and hdrs.ORIGIN in request.headers:
+            preflight = self._preflight(request)
+            if preflight is not None:
+                return preflight
+        self._check_key(request)
+        self._check_route(request)
+        self._check_body(request)
+        return await handler(request)
 
     async def allow_reading(self, request: web.Request, response: web.StreamResponse) -> None:
         """Let pages of configured origins read the answer; for `Application.on_response_prepare`."""

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from aiohttp import web
-from aiohttp.typedefs import Middleware
 
 from pocketserver.errors import Refusal
 from pocketserver.simulator.captured import CapturedRequest
@@ -32,29 +31,9 @@ class Injection:
 
     simulator: "Simulator"
 
-    @property
-    def watching(self) -> Middleware:
+    @web.middleware
+    async def watching(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Stands before the gate, so that refused requests are captured too."""
-
-        @web.middleware
-        async def watched(request: web.Request, handler: Handler) -> web.StreamResponse:
-            return await self._watched(request, handler)
-
-        return watched
-
-    @property
-    def striking(self) -> Middleware:
-        """Stands behind the gate: a request that may not come in uses no fault up."""
-
-        @web.middleware
-        async def struck(request: web.Request, handler: Handler) -> web.StreamResponse:
-            if not len(self.simulator.faults):
-                return await handler(request)
-            return await self._struck(request, handler)
-
-        return struck
-
-    async def _watched(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         captured = self.simulator.arrived(request.method, request.path_qs, request.headers, request[REQUEST_ID])
         request[_CAPTURED] = captured
         captured.live_body = lambda: request._read_bytes  # noqa: SLF001 - aiohttp keeps what a handler has read
@@ -68,6 +47,13 @@ class Injection:
             captured.tokens, captured.time_to_first_token = answer.tokens, answer.time_to_first_token
             captured.live_body = _nothing
             self.simulator.keep_body(captured, request._read_bytes or b"")  # noqa: SLF001
+
+    @web.middleware
+    async def striking(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Stands behind the gate: a request that may not come in uses no fault up."""
+        if not len(self.simulator.faults):
+            return await handler(request)
+        return await self._struck(request, handler)
 
     async def _struck(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         asked = Asked(method=request.method, path=request.path, document=_document(await request.read()))
