@@ -77,7 +77,7 @@ def parse(data: bytes, *, request_id: str, defaults: Defaults) -> Asked:
     """Read and check a whole body. Raises Refusal with the code and the field at fault."""
     body = json_body.decode(data, Body, required="messages")
     _refuse_unsupported(body)
-    tools = openai_tools.tools(body.tools or [])
+    tools = openai_tools.tools(body.tools)
     request = GenerationRequest(
         id=request_id,
         model="",

@@ -13,7 +13,12 @@ FUNCTION_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 """What OpenAI admits as the name of a function or a schema."""
 
 
-def tools(given: list[dict[str, Any]]) -> tuple[Tool, ...]:
+_AUTO = {parallel: ToolChoice(parallel=parallel) for parallel in (True, False)}
+
+
+def tools(given: list[dict[str, Any]] | None) -> tuple[Tool, ...]:
+    if not given:
+        return ()
     if len(given) > MAX_TOOLS:
         raise invalid("tools", f"`tools` has {len(given)} entries; at most {MAX_TOOLS} are taken.")
     found = tuple(_tool(tool, f"tools[{index}]") for index, tool in enumerate(given))
@@ -54,8 +59,10 @@ def _parameters(given: JsonValue, place: str) -> dict[str, JsonValue]:
 
 
 def tool_choice(given: str | dict[str, Any] | None, tools: tuple[Tool, ...], *, parallel: bool) -> ToolChoice:
-    if given is None or given in ("auto", "none"):
-        return ToolChoice(mode=ToolMode(given or "auto"), parallel=parallel)
+    if given is None or given == "auto":
+        return _AUTO[parallel]
+    if given == "none":
+        return ToolChoice(mode=ToolMode.NONE, parallel=parallel)
     if not tools:
         raise invalid("tool_choice", "`tool_choice` asks for a call, but `tools` is empty.")
     if given == "required":

@@ -296,7 +296,7 @@ class SimEngine:
             return Script(tokens=tokens_of(text), reasoning=reasoning)
         said = self._tokens(request)
         if isinstance(said, Spoken):
-            return Script(tokens=said.tokens, reasoning=reasoning, spoken=None if reasoning else said)
+            return Script(tokens=said.tokens, reasoning=reasoning) if reasoning else said.script
         return Script(tokens=said, reasoning=reasoning)
 
     def _thinks(self, request: GenerationRequest) -> bool:

@@ -3,6 +3,7 @@
 import random
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
 DEFAULT_TOKENS = 40
 TOKEN_CHARACTERS = 12
@@ -14,6 +15,7 @@ child neighbour story morning evening winter summer bread coffee paper music wal
 remembered waited listened answered turned slowly gently again almost always never perhaps under over beside
 through before after while because until and but so then
 """.split()  # noqa: SIM905 - words read better than a list of quotes
+_SHORT_CHARACTERS = 256
 _PIECE = re.compile(r"\s*\S+|\s+")
 
 
@@ -46,4 +48,12 @@ def tokens_of(text: str) -> list[str]:
 
 def token_count(text: str) -> int:
     """How many tokens `tokens_of` makes."""
+    return _count_again(text) if len(text) <= _SHORT_CHARACTERS else _count(text)
+
+
+def _count(text: str) -> int:
     return sum([-(-len(piece) // TOKEN_CHARACTERS) for piece in _PIECE.findall(text)])
+
+
+_count_again = lru_cache(maxsize=1024)(_count)
+"""Tests ask the same short questions again and again."""

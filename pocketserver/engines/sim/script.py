@@ -1,7 +1,6 @@
 """What the simulator says to a request: reasoning, text and calls, decided before the first token."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import islice
 
 import msgspec
@@ -16,8 +15,7 @@ from pocketserver.errors import Refusal
 _EFFORT_TOKENS = {"minimal": 4, "low": 8, "medium": 16, "high": 32, "xhigh": 64, "max": 64}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Script:
+class Script(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """One answer. `tokens` may be endless; text tokens are characters already, bytes may be pieces of them."""
 
     tokens: Iterable[str] | Iterable[bytes] = ()
@@ -29,14 +27,15 @@ class Script:
 
 
 class Spoken:
-    """A short plain reply, kept for the next time: its tokens, the events that say them, and one event for all."""
+    """A short plain reply, kept for the next time: its script, the events that say it, and one event for all."""
 
-    __slots__ = ("events", "together", "tokens")
+    __slots__ = ("events", "script", "together", "tokens")
 
     def __init__(self, tokens: Sequence[str]) -> None:
         self.tokens = tokens
         self.events = [TextDelta(text=token) for token in tokens]
         self.together = TextDelta(text="".join(tokens), tokens=len(tokens))
+        self.script = Script(tokens=tokens, spoken=self)
 
 
 def scripted(reply: Reply, request: GenerationRequest, seed: str) -> Script:
