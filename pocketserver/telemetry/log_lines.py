@@ -4,6 +4,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import TypeAlias
 
 import msgspec
@@ -113,7 +114,7 @@ def escaped(foreign: str) -> str:
 
 def as_text(line: Line) -> str:
     """For a person at a terminal; tracebacks are indented below their line."""
-    clock = time.strftime("%H:%M:%S", time.localtime(line.at))
+    clock = _clock(int(line.at))
     match line:
         case RequestLine():
             return f"{clock} {_request_text(line)}"
@@ -136,6 +137,12 @@ def as_json(line: Line) -> str:
 
 
 FORMATS: Mapping[str, Format] = {"text": as_text, "json": as_json}
+
+
+@lru_cache(maxsize=8)
+def _clock(second: int) -> str:
+    """The local time of day; a busy server's lines share it by the hundred."""
+    return time.strftime("%H:%M:%S", time.localtime(second))
 
 
 def _request_text(line: RequestLine) -> str:
