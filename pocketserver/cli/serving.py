@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -26,6 +27,7 @@ from pocketserver.settings import Effective
 from pocketserver.telemetry import logs
 
 _FOLLOW_SECONDS = 1.0
+_COLLECT_AFTER_OBJECTS = 20_000
 
 
 def run(effective: Effective) -> None:
@@ -60,6 +62,7 @@ async def _serve(effective: Effective) -> None:
             server.model_id = server.model_id or server.engine.status.model
             await stack.enter_async_context(_announced(server))
             banner.show(server)
+            _collect_less()
             await asyncio.to_thread(_write_ready_line, server)
             if settings.exit_on_stdin_close:
                 _end_with_parent(server)
@@ -67,6 +70,14 @@ async def _serve(effective: Effective) -> None:
             stack.callback(following.cancel)
             await server.shut_down.wait()
             banner.say_goodbye(server)
+
+
+def _collect_less() -> None:
+    """Let the garbage collector pass over what the start made, and come by less often: requests leave few cycles, and
+    with the usual limit of 700 new objects it takes a twentieth of a busy server's time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_COLLECT_AFTER_OBJECTS, 20, 20)
 
 
 @contextlib.contextmanager
