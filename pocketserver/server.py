@@ -273,6 +273,7 @@ def model_access(server: Server) -> ModelAccess:
         waiting=Patience(
             early_headers_after=settings.early_headers_after_seconds, keep_alive_every=settings.keep_alive_seconds
         ),
+        context_size=lambda: server.engine.status.context_size,
     )
 
 

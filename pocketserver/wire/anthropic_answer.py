@@ -4,7 +4,7 @@ Source: the Anthropic API reference, "Messages" and "Streaming Messages". Blocks
 wrote them, one open at a time.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, assert_never
 
@@ -26,11 +26,16 @@ from pocketserver.wire.anthropic_request import Display
 SIGNATURE = "local"
 """What stands for a thinking block's signature. Nobody verifies it."""
 _encode = msgspec.json.Encoder().encode
+_UNFINISHED: Mapping[str, str | None] = {"stop_reason": None, "stop_sequence": None}
 _STOP: Mapping[FinishReason, str] = {
     FinishReason.STOP: "end_turn",
     FinishReason.LENGTH: "max_tokens",
     FinishReason.TOOL_CALLS: "tool_use",
 }
+
+
+ContextSize = Callable[[], int | None]
+"""How many tokens the context of the model holds, None when nobody knows."""
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -130,11 +135,14 @@ class Events:
     """Renders one answer as named events.
 
     `prompt_tokens` may be set until the stream begins. What was read from the cache is known only at the end, where
-    the counts replace the first ones.
+    the counts replace the first ones. `context_size` is asked at the end: an answer may have filled the context.
     """
 
-    def __init__(self, *, request_id: str, model: str, display: Display) -> None:
+    def __init__(
+        self, *, request_id: str, model: str, display: Display, context_size: ContextSize = lambda: None
+    ) -> None:
         self._request_id = request_id
+        self._context_size = context_size
         self._model = model
         self._blocks = Blocks(request_id=request_id, display=display)
         self._index = 0
@@ -145,7 +153,7 @@ class Events:
     def first(self) -> bytes:
         self._began = True
         usage = Usage(prompt_tokens=self.prompt_tokens, completion_tokens=0)
-        message = _message(self._request_id, self._model, content=[], finished=None, usage=usage)
+        message = _message(self._request_id, self._model, content=[], stop=_UNFINISHED, usage=usage)
         return named("message_start", {"message": message})
 
     @property
@@ -160,7 +168,11 @@ class Events:
 
     def render(self, event: Event) -> bytes:
         data = b"".join(map(self._step, self._blocks.steps(event)))
-        return data + _finish(event) if isinstance(event, Finished) else data
+        return data + self._finish(event) if isinstance(event, Finished) else data
+
+    def _finish(self, finished: Finished) -> bytes:
+        stop = stop_fields(finished, self._context_size())
+        return named("message_delta", {"delta": stop, "usage": usage_fields(finished.usage)})
 
     def _step(self, step: Step) -> bytes:
         match step:
@@ -198,6 +210,7 @@ class Document:
         model: str,
         display: Display,
         extra: Mapping[str, Any] = MappingProxyType({}),
+        context_size: ContextSize = lambda: None,
     ) -> None:
         self._request_id = request_id
         self._model = model
@@ -205,18 +218,20 @@ class Document:
         self._blocks = Blocks(request_id=request_id, display=display)
         self._content: list[dict[str, Any]] = []
         self._pieces: list[str] = []
-        self._finished: Finished | None = None
+        self._context_size = context_size
+        self._stop: Mapping[str, str | None] = _UNFINISHED
+        self._usage: Usage | None = None
 
     def add(self, event: Event) -> None:
         for step in self._blocks.steps(event):
             self._take(step)
         if isinstance(event, Finished):
-            self._finished = event
+            self._stop = stop_fields(event, self._context_size())
+            self._usage = event.usage
 
     def encode(self) -> bytes:
-        finished = self._finished
-        assert finished is not None, "a complete stream ends with Finished"
-        message = _message(self._request_id, self._model, self._content, finished, finished.usage)
+        assert self._usage is not None, "a complete stream ends with Finished"
+        message = _message(self._request_id, self._model, self._content, self._stop, self._usage)
         return _encode({**message, **self._extra})
 
     def _take(self, step: Step) -> None:
@@ -263,7 +278,7 @@ def usage_fields(usage: Usage) -> dict[str, Any]:
 
 
 def _message(
-    request_id: str, model: str, content: list[dict[str, Any]], finished: Finished | None, usage: Usage
+    request_id: str, model: str, content: list[dict[str, Any]], stop: Mapping[str, str | None], usage: Usage
 ) -> dict[str, Any]:
     return {
         "id": "msg_" + request_id,
@@ -271,19 +286,20 @@ def _message(
         "role": "assistant",
         "model": model,
         "content": content,
-        **_stop(finished),
+        **stop,
         "usage": {**usage_fields(usage), "service_tier": "standard"},
     }
 
 
-def _finish(finished: Finished) -> bytes:
-    return named("message_delta", {"delta": _stop(finished), "usage": usage_fields(finished.usage)})
+def stop_fields(finished: Finished, context_size: int | None) -> dict[str, str | None]:
+    """Why the answer ended. A stop string is named; it is no part of the text.
 
-
-def _stop(finished: Finished | None) -> dict[str, str | None]:
-    """Why the answer ended. A stop string is named; it is no part of the text."""
-    if finished is None:
-        return {"stop_reason": None, "stop_sequence": None}
+    A context that is full is another reason than the client's limit: agents shorten their conversation then.
+    """
+    usage = finished.usage
     if finished.reason is FinishReason.STOP and finished.stop_sequence is not None:
         return {"stop_reason": "stop_sequence", "stop_sequence": finished.stop_sequence}
+    is_full = context_size is not None and usage.prompt_tokens + usage.completion_tokens >= context_size
+    if finished.reason is FinishReason.LENGTH and is_full:
+        return {"stop_reason": "model_context_window_exceeded", "stop_sequence": None}
     return {"stop_reason": _STOP[finished.reason], "stop_sequence": None}

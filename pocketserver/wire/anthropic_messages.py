@@ -66,8 +66,9 @@ class Messages:
             model=self._named(asked, wanted),
             display=asked.display,
             extra=answer.shown_warnings,
+            context_size=self.access.context_size,
         )
-        async with self.access.turn(request) as turn, Choices(turn, wanted, 1) as batches:
+        async with self.access.turn(request, wanted) as turn, Choices(turn, wanted, 1) as batches:
             async for batch in batches:
                 answer.note(batch)
                 for event in batch:
@@ -77,11 +78,16 @@ class Messages:
     async def _streamed(
         self, request: web.Request, asked: anthropic_request.Asked, wanted: GenerationRequest
     ) -> web.StreamResponse:
-        events = Events(request_id=wanted.id, model=self._named(asked, wanted), display=asked.display)
+        events = Events(
+            request_id=wanted.id,
+            model=self._named(asked, wanted),
+            display=asked.display,
+            context_size=self.access.context_size,
+        )
         on_error = partial(self._error_event, request[REQUEST_ID])
         async with (
             sse.Stream(request, events, on_error=on_error, waiting=self.access.waiting) as stream,
-            self.access.turn(request) as turn,
+            self.access.turn(request, wanted) as turn,
             Choices(turn, wanted, 1) as batches,
         ):
             # the model reads the prompt meanwhile

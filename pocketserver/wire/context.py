@@ -243,6 +243,8 @@ class ModelAccess:
     client_seconds: float
     waiting: Patience = Patience()
     max_packed_bytes: int | None = None
+    context_size: Callable[[], int | None] = lambda: None
+    """Tokens that the loaded model's context holds, None when that is not known."""
 
     def turn(self, request: web.Request, wanted: GenerationRequest | None = None) -> Turn:
         """The place of this request in the line, which its answer's headers tell.

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from pocketserver.engines.llama.process import LlamaEngine, LlamaOptions
-from pocketserver.engines.sim.engine import SimEngine
+from pocketserver.engines.sim.engine import SimEngine, SimOptions
 from pocketserver.engines.sim.rules import Match, NewRule, Reply, ScriptedCall
 from tests.clients.anthropic_serving import serving_messages
 from tests.serving import FAST, Running, running
@@ -330,6 +330,16 @@ class TestBodies:
             status, error, _ = await post(http, asking(model=server.server.model_id, metadata={"user_id": "u"}))
             assert status == 400
             assert "`metadata`: ignored" in error["error"]["message"]
+
+
+async def test_an_answer_that_fills_the_context_says_so(tmp_path: Path) -> None:
+    engine = SimEngine(SimOptions(tokens_per_second=None, context_size=16))
+    async with serving_messages(tmp_path, engine) as server, server.session() as http:
+        for stream in (False, True):
+            status, answer, _ = await post(http, asking(max_tokens=64_000, stream=stream))
+            assert status == 200
+            reason = (read_stream(answer) if stream else read_message(answer))[1]
+            assert reason == "model_context_window_exceeded"
 
 
 class TestThinking:

@@ -239,3 +239,14 @@ def test_a_pause_is_a_comment_before_the_message_and_a_ping_in_it() -> None:
     assert renderer.keep_alive.startswith(b":")
     assert renderer.first
     assert renderer.keep_alive == b'event: ping\ndata: {"type":"ping"}\n\n'
+
+
+@pytest.mark.parametrize(("context", "reason"), [(20, "max_tokens"), (19, "model_context_window_exceeded")])
+def test_a_full_context_is_another_end_than_the_clients_limit(context: int, reason: str) -> None:
+    document = Document(request_id="r1", model="tiny", display=Display.NONE, context_size=lambda: context)
+    events = Events(request_id="r1", model="tiny", display=Display.NONE, context_size=lambda: context)
+    document.add(finished(FinishReason.LENGTH))
+    assert json.loads(document.encode())["stop_reason"] == reason
+    assert reason in events.render(finished(FinishReason.LENGTH)).decode()
+    document.add(finished())
+    assert json.loads(document.encode())["stop_reason"] == "end_turn"
