@@ -10,8 +10,12 @@ from typing import Any
 import aiohttp
 import ollama
 
+from pocketserver.assembly import assemble, make_engine, prepare_model
 from pocketserver.engines.sim.engine import SimEngine, SimOptions
 from pocketserver.engines.sim.rules import NewRule, Reply
+from pocketserver.server import serving
+from pocketserver.settings import load
+from pocketserver.telemetry import logs
 from tests.serving import Running, running
 
 
@@ -53,3 +57,16 @@ async def serving_ollama(home: Path, engine: Any = None, **settings: object) -> 
     async with running(home, engine or simulator(), **{"profile": "roach", **settings}) as server:
         async with ollama.AsyncClient(host=server.origin) as sdk:
             yield Served(server, sdk)
+
+
+@asynccontextmanager
+async def serving_real(home: Path, model: Path, **settings: object) -> AsyncIterator[Served]:
+    """The same on a real model, put together as the command does it."""
+    flags = {"home": str(home), "port": 0, "profile": "roach", "model": str(model), "shutdown_grace_seconds": 0.0}
+    effective = load(flags={**flags, **settings}, environment={})
+    found = await prepare_model(effective.settings, lambda _progress: None)
+    with logs.configure("text", level="info") as log:
+        server = assemble(effective, make_engine(effective.settings, found), log, found)
+        await server.engine.start()
+        async with serving(server), ollama.AsyncClient(host=f"http://127.0.0.1:{server.port}") as sdk:
+            yield Served(Running(server, []), sdk)
