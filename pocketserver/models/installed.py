@@ -16,6 +16,7 @@ class Origin(StrEnum):
     OWN = "own"
     FOLDER = "folder"
     OLLAMA = "ollama"
+    FILE = "file"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +124,7 @@ def model_at(path: Path) -> InstalledModel:
         created=int(path.stat().st_mtime),
         metadata=metadata,
         files=metadata.parts,
+        origin=Origin.FILE,
     )
 
 

@@ -25,7 +25,7 @@ __all__ = ["InstalledModel", "ModelStore", "model_at", "resolve_model_argument"]
 class ModelStore:
     """The models of one folder, which may be changed, and of others, which are only read.
 
-    `also` are single models from elsewhere, such as one that is served by its path.
+    `also` may name the model that is served: it belongs to the store when it was given by the path of its file.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class ModelStore:
         also: Sequence[InstalledModel] = (),
     ) -> None:
         self.folder = folder
-        self._also = also
+        self._files = {model.key: model for model in also if model.origin is Origin.FILE}
         self._own = GgufFolder(folder, origin=Origin.OWN)
         self._sources: tuple[GgufFolder | OllamaFolder, ...] = (
             self._own,
@@ -48,14 +48,15 @@ class ModelStore:
         self.digests = DigestCache(folder)
 
     def list(self) -> list[InstalledModel]:
-        """All models by name, broken ones too. Of two with one name that of the earlier folder counts."""
-        models: dict[str, InstalledModel] = {}
+        """All models by name, broken ones too.
+
+        Of two with one name the one whose file was given counts, else that of the earlier folder.
+        """
+        models = dict(self._files)
         with self._scanning:  # the caches of what was read are not made for two threads
             for source in self._sources:
                 for model in source.scan():
                     models.setdefault(model.key, model)
-        for model in self._also:
-            models.setdefault(model.key, model)
         return sorted(models.values(), key=lambda model: model.id)
 
     def skipped(self) -> Sequence[str]:
@@ -129,6 +130,8 @@ def open_store(
 
 def read_only(model: InstalledModel) -> str:
     """Why a model cannot be removed, as a sentence."""
+    if model.origin is Origin.FILE:
+        return f"{model.id} was given by the path of its file, which stays where it is. Remove the file itself."
     if model.origin is Origin.OLLAMA:
         return f"{model.id} lies in an Ollama models folder, which is only read. Remove it with `ollama rm {model.id}`."
     return f"{model.id} lies in a folder of model_folders, which is only read. Remove its file there."
