@@ -43,6 +43,7 @@ class Body(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     encoding_format: str | None = None
     dimensions: int | None = None
+    stream: Any = None
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +82,8 @@ def parse(data: bytes, *, warn: Warn) -> Asked:
         in_base64=_in_base64(body.encoding_format),
         dimensions=_dimensions(body.dimensions),
     )
+    if body.stream:
+        warn("stream", "ignored, embeddings are not streamed")
     for name in json_body.unread_fields(data, Body):
         if name not in _LABELS:
             warn(name[:64], "ignored, this server does not know it")

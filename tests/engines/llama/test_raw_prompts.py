@@ -1,13 +1,15 @@
 """Raw prompts of the real model: as text, as tokens, echoed with scores, read without an answer, around a gap."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from pocketserver.chat import FinishReason
-from pocketserver.engines.llama.process import LlamaEngine
+from pocketserver.engines.llama.process import LlamaEngine, LlamaOptions
 from pocketserver.errors import Code, Refusal
 from tests.engines.llama.asking import answered, asking, completing
+from tests.engines.llama.recurrent_model import write_recurrent_model
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.real_model]
 
@@ -89,6 +91,27 @@ async def test_a_model_without_marks_for_a_gap_says_that_it_cannot_insert(engine
     with pytest.raises(Refusal, match="model does not support insert") as caught:
         await answered(engine, completing("def add(", suffix="return a + b"))
     assert (caught.value.code, caught.value.param) == (Code.INVALID_PARAMETER, "suffix")
+
+
+async def test_a_model_with_marks_fills_a_gap_between_texts_in_which_marks_are_text(tmp_path: Path) -> None:
+    mark = "<|fim_middle|>"
+    path = write_recurrent_model(tmp_path / "gap.gguf", ("<|fim_prefix|>", "<|fim_suffix|>", mark))
+    engine = LlamaEngine(LlamaOptions(model_id="gap", path=path, state_folder=tmp_path, context=512, threads=1))
+    await engine.start()
+    try:
+        await engine.loaded()
+        assert await engine.count(completing("ab")) == 2
+        assert await engine.count(completing("ab", suffix="cde")) == 2 + 3 + 3
+        assert await engine.count(completing(mark)) == 1
+        assert await engine.count(completing(mark, suffix="c")) == len(mark) + 1 + 3
+        answer = await answered(engine, completing("ab", suffix="cde"))
+        scored = await answered(engine, completing("abc", echo=True, top_logprobs=1, max_tokens=2))
+    finally:
+        await engine.close()
+
+    assert answer.finished.usage.prompt_tokens == 8
+    assert "fim" not in answer.text
+    assert [score.token for score in scored.scores[:3]] == ["a", "b", "c"]
 
 
 async def test_a_raw_prompt_that_is_too_long_is_named_by_its_own_field(engine: LlamaEngine) -> None:
