@@ -3,6 +3,7 @@
 Source: the Anthropic API reference, "Errors"; 529 is its own status for an overloaded server.
 """
 
+import re
 from collections.abc import Mapping
 
 import msgspec
@@ -80,10 +81,29 @@ class AnthropicErrors(ErrorTable):
 
 
 def _message(refusal: Refusal) -> str:
-    """Two sentences are read by programs: agents shorten their conversation by the numbers, or give up the model."""
+    """The sentence, behind the place that it speaks of: this shape has no other member for it.
+
+    Two sentences are read by programs: agents shorten their conversation by the numbers, or give up the model.
+    """
     tokens, most = refusal.details.get("prompt_tokens"), refusal.details.get("context_size")
     if refusal.code is Code.CONTEXT_LENGTH_EXCEEDED and tokens is not None and most is not None:
         return f"prompt is too long: {tokens} tokens > {most} maximum"
     if refusal.code is Code.MODEL_NOT_FOUND:
         return f"model: {refusal.message}"
-    return refusal.message
+    if refusal.param is None or refusal.param in refusal.message:
+        return refusal.message
+    return f"{_place(refusal.param)}: {refusal.message}"
+
+
+def _place(param: str) -> str:
+    """A field as this family's clients know it; engines name it by OpenAI's words."""
+    for pattern, words in _PLACES:
+        param = re.sub(pattern, words, param)
+    return param
+
+
+_PLACES = (
+    (r"^response_format\.json_schema\.schema", "output_config.format.schema"),
+    (r"\.function\.parameters\b", ".input_schema"),
+    (r"\[(\d+)\]", r".\1"),
+)

@@ -214,7 +214,7 @@ async def test_a_schema_that_cannot_be_held_names_the_keyword(served: Running, c
         pytest.skip("the simulator reads more of JSON Schema than a grammar can hold")
     odd: Any = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^a(?=b)"}}, "required": ["a"]}
     for stream in (False, True):
-        with pytest.raises(anthropic.BadRequestError, match="pattern"):
+        with pytest.raises(anthropic.BadRequestError, match=r"tools\.1\.input_schema: .*pattern"):
             await answer(
-                client, stream=stream, tools=[{"name": "odd", "input_schema": odd}], tool_choice={"type": "any"}
+                client, stream=stream, tools=[NOW, {"name": "odd", "input_schema": odd}], tool_choice={"type": "any"}
             )

@@ -42,7 +42,7 @@ def test_the_type_is_the_one_of_the_status(code: Code) -> None:
 
 def test_the_envelope_holds_type_message_and_the_requests_id() -> None:
     error = {"type": "invalid_request_error", "message": "No."}
-    assert document(Refusal(Code.INVALID_PARAMETER, "No.", param="x")) == {
+    assert document(Refusal(Code.INVALID_PARAMETER, "No.")) == {
         "type": "error",
         "error": error,
         "request_id": "req_r1",
@@ -59,6 +59,21 @@ def test_a_prompt_that_is_too_long_is_told_in_the_words_that_agents_look_for() -
 def test_an_unknown_model_is_named_behind_the_field() -> None:
     message = document(Refusal(Code.MODEL_NOT_FOUND, "The model 'x' does not exist here."))["error"]["message"]
     assert message == "model: The model 'x' does not exist here."
+
+
+@pytest.mark.parametrize(
+    ("param", "place"),
+    [
+        ("tools[1].function.parameters", "tools.1.input_schema"),
+        ("response_format.json_schema.schema", "output_config.format.schema"),
+        ("messages[0].tool_calls[2]", "messages.0.tool_calls.2"),
+    ],
+)
+def test_a_place_that_the_sentence_leaves_out_stands_before_it(param: str, place: str) -> None:
+    message = document(Refusal(Code.INVALID_PARAMETER, "It cannot be held.", param=param))["error"]["message"]
+    assert message == f"{place}: It cannot be held."
+    named = Refusal(Code.INVALID_PARAMETER, "`top_p` must be between 0 and 1.", param="top_p")
+    assert document(named)["error"]["message"] == named.message
 
 
 def test_waiting_times_and_methods_are_headers() -> None:
