@@ -50,7 +50,7 @@ def model_id(name: str) -> str:
         if name.lower().startswith(prefix):
             name = name[len(prefix) :]
     model, tag = _parted(name)
-    return model if not tag or tag.lower() == DEFAULT_TAG else name
+    return model if tag.lower() == DEFAULT_TAG else name
 
 
 def full_name(name: str) -> str:
