@@ -1,7 +1,7 @@
 """The tools of a Responses body: what the model is offered of them, and what a call of each becomes in the answer.
 
-A custom tool takes free text. The model is offered a function with one text, `input`; a grammar that is a regular
-expression becomes that text's pattern, so that whatever holds schemas holds it too.
+A custom tool takes free text. The model is offered a function with one text, `input`; a grammar of a regular language
+becomes that text's pattern, so that whatever holds schemas holds it too.
 
 Source: the OpenAI API reference, "Create a model response", `tools` and `tool_choice`; the Open Responses specification
 for `allowed_tools`.
@@ -16,6 +16,7 @@ import msgspec
 from pocketserver.chat import JsonValue, Tool, ToolChoice, ToolMode
 from pocketserver.errors import Refusal
 from pocketserver.wire.json_body import invalid
+from pocketserver.wire.lark_pattern import NotRegular, pattern_of
 from pocketserver.wire.openai_responses_items import Warn
 from pocketserver.wire.openai_responses_turns import flat_name
 
@@ -172,13 +173,20 @@ class _Reader:
             return {"type": "string", "pattern": f"^(?:{definition})$"}, ""
         if syntax != "lark":
             raise invalid(f"{place}.syntax", f"`{place}.syntax` must be lark or regex.")
-        if not self._drop_hosted:
-            raise invalid(
-                f"{place}.syntax",
-                "This server cannot hold a tool's input to a lark grammar. Use a regex, or leave `format` out.",
-            )
-        self._warn(place, "the model is told of the grammar but not held to it")
-        return {"type": "string"}, f"The input must follow this lark grammar:\n{definition}"
+        return self._lark(definition, place), f"The input must follow this lark grammar:\n{definition}"
+
+    def _lark(self, definition: str, place: str) -> JsonValue:
+        try:
+            return {"type": "string", "pattern": f"^(?:{pattern_of(definition)})$"}
+        except NotRegular as reason:
+            if not self._drop_hosted:
+                raise invalid(
+                    f"{place}.definition",
+                    f"This server cannot hold a tool's input to this grammar: it {reason}. Use a grammar without it, or"
+                    " leave `format` out.",
+                ) from reason
+            self._warn(place, f"the model is told of the grammar but not held to it: it {reason}")
+        return {"type": "string"}
 
     def _namespace(self, given: Mapping[str, JsonValue], place: str) -> None:
         name, tools = _tool_name(given, place), given.get("tools")

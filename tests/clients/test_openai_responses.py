@@ -1,6 +1,7 @@
 """The Responses API through the official `openai` package: the simulator, and the real model with a way to call."""
 
 import json
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +16,9 @@ from pydantic import BaseModel
 from pocketserver.engines.engine import Engine
 from pocketserver.engines.llama.process import LlamaEngine, LlamaOptions
 from pocketserver.engines.sim.engine import SimEngine
+from pocketserver.wire.lark_pattern import pattern_of
 from tests.serving import FAST, Running, running
+from tests.wire.lark_grammars import PATCH_GRAMMAR
 
 TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
 ENGINES = ["sim", pytest.param("llama", marks=pytest.mark.real_model)]
@@ -172,6 +175,19 @@ async def test_a_regex_holds_a_custom_tools_text(client: AsyncOpenAI) -> None:
     assert len(call.input) == 6
     assert call.input[0] in "ABCDEF"
     assert call.input[2] == "-"
+
+
+async def test_a_lark_grammar_holds_a_custom_tools_text(client: AsyncOpenAI) -> None:
+    wanted = {"type": "grammar", "syntax": "lark", "definition": PATCH_GRAMMAR}
+    tool: Any = {"type": "custom", "name": "apply_patch", "description": "Edit files", "format": wanted}
+    named: Any = {"type": "custom", "name": "apply_patch"}
+    response = await client.responses.create(**ASK, tools=[tool], tool_choice=named, max_output_tokens=60)
+
+    [call] = response.output
+    assert call.type == "custom_tool_call"
+    assert call.input.startswith("*** Begin Patch\n*** ")
+    if response.status == "completed":
+        assert re.fullmatch(pattern_of(PATCH_GRAMMAR), call.input)
 
 
 async def test_only_allowed_tools_are_called(client: AsyncOpenAI) -> None:

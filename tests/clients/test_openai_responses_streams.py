@@ -14,6 +14,7 @@ from pocketserver.engines.sim.rules import NewRule
 from pocketserver.simulator.words import NewFault
 from tests.serving import FAST, running
 from tests.waiting import until
+from tests.wire.lark_grammars import PATCH_GRAMMAR
 from tests.wire.responses_stream import Walked, check_response, walk
 
 HI: dict[str, Any] = {"model": "default", "input": "hi"}
@@ -23,7 +24,7 @@ ADD: dict[str, Any] = {
     "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]},
 }
 PATCH: dict[str, Any] = {"type": "custom", "name": "apply_patch", "description": "Patch files"}
-GRAMMAR = {"type": "grammar", "syntax": "lark", "definition": 'start: "*** Begin Patch"'}
+GRAMMAR = {"type": "grammar", "syntax": "lark", "definition": PATCH_GRAMMAR}
 CALL = {"name": "add", "arguments": {"a": 1}}
 
 
@@ -381,7 +382,8 @@ async def test_pooled_stores_refuses_hosted_tools_and_says_what_it_does_not_serv
             fields = {"model": "pooled/sim-1b"}
             status, document = await asked(http, **fields)
             hosted = await asked(http, **fields, tools=[{"type": "web_search"}])
-            lark = await asked(http, **fields, tools=[{**PATCH, "format": GRAMMAR}])
+            recursive = {**GRAMMAR, "definition": 'start: "(" start? ")"'}
+            lark = await asked(http, **fields, tools=[{**PATCH, "format": recursive}])
             custom = await asked(http, **fields, tools=[PATCH], tool_choice="required")
             unserved = []
             for path in ("input_tokens", "compact", f"{document['id']}/cancel"):
@@ -391,7 +393,7 @@ async def test_pooled_stores_refuses_hosted_tools_and_says_what_it_does_not_serv
     assert (status, document["model"], document["store"]) == (200, "pooled/sim-1b", True)
     assert (hosted[0], hosted[1]["error"]["param"]) == (400, "tools[0].type")
     assert "web_search" in hosted[1]["error"]["message"]
-    assert (lark[0], lark[1]["error"]["param"]) == (400, "tools[0].format.syntax")
+    assert (lark[0], lark[1]["error"]["param"]) == (400, "tools[0].format.definition")
     assert custom[1]["output"][0]["type"] == "custom_tool_call"
     assert [code for code, _ in unserved] == [404, 404, 404]
     assert all("not served" in message for _, message in unserved[:2])

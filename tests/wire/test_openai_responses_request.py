@@ -61,7 +61,7 @@ def refusal(**fields: Any) -> Refusal:
         ("tools", [{"type": "web_search_preview_2025_03_11"}], "tools[0].type"),
         ("tools", [{"type": "mcp", "server_label": "x"}], "tools[0].type"),
         ("tools", [{**PATCH, "format": {"type": "grammar", "syntax": "ebnf", "definition": "x"}}], "tools[0].format.syntax"),
-        ("tools", [{**PATCH, "format": {"type": "grammar", "syntax": "lark", "definition": "start: A"}}], "tools[0].format.syntax"),
+        ("tools", [{**PATCH, "format": {"type": "grammar", "syntax": "lark", "definition": "start: A"}}], "tools[0].format.definition"),
         ("tools", [{**PATCH, "format": {"type": "grammar", "syntax": "regex"}}], "tools[0].format.definition"),
         ("tools", [{**PATCH, "format": {"type": "xml"}}], "tools[0].format.type"),
         ("tools", [{"type": "namespace", "name": "n"}], "tools[0].tools"),
@@ -240,14 +240,26 @@ def test_a_regex_holds_a_custom_tools_text() -> None:
     assert tool.parameters["properties"]["input"]["pattern"] == "^(?:a|b)$"
 
 
+def test_a_lark_grammar_of_a_regular_language_holds_it_too_and_the_model_is_told() -> None:
+    wanted = {"type": "grammar", "syntax": "lark", "definition": 'start: "a" | "b"'}
+    asked = ask(tools=[{**PATCH, "format": wanted}])
+    [tool] = asked.request.tools
+
+    assert tool.parameters["properties"]["input"]["pattern"] == "^(?:(?:(?:a)|(?:b)))$"
+    assert tool.description.startswith("Patch a file\n")
+    assert 'start: "a" | "b"' in tool.description
+    assert asked.echo["tools"][0]["format"] == wanted
+
+
 def test_what_cannot_run_here_is_dropped_aloud_where_that_is_wanted() -> None:
     warnings: list[str] = []
-    lark = {"type": "grammar", "syntax": "lark", "definition": 'start: "x"'}
+    lark = {"type": "grammar", "syntax": "lark", "definition": 'start: "x" start'}
     tools = [{"type": "web_search"}, ADD, {"type": "local_shell"}, {**PATCH, "format": lark}]
     asked = ask(drop_hosted=True, warnings=warnings, tools=tools)
 
     assert [tool.name for tool in asked.request.tools] == ["add", "patch"]
-    assert 'start: "x"' in asked.request.tools[1].description
+    assert 'start: "x" start' in asked.request.tools[1].description
+    assert "pattern" not in asked.request.tools[1].parameters["properties"]["input"]
     assert [warning.split(":")[0] for warning in warnings] == ["tools[0]", "tools[2]", "tools[3].format"]
     assert [tool["type"] for tool in asked.echo["tools"]] == ["function", "custom"]
 
