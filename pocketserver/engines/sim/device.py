@@ -21,6 +21,7 @@ class SimModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     `size_bytes` is the file and the weights in memory. `kv_bytes_per_token` is what a token of context takes.
     `context_size` is the trained length; the app may ask for less. With `insert` it fills in the middle of a text.
+    `file` is a GGUF file whose vocabulary and chat template count its tokens; without one the documented rule does.
     """
 
     id: str
@@ -33,6 +34,7 @@ class SimModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     thinking: bool = True
     embeddings: bool = True
     insert: bool = False
+    file: str | None = None
     architecture: str = "llama"
     quantization: str = "Q4_K_M"
     parameters: int = 1_235_814_400

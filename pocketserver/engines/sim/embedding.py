@@ -3,7 +3,7 @@
 import hashlib
 import math
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from pocketserver.chat import EmbeddingInput
 from pocketserver.engines.sim.prose import tokens_of
@@ -12,9 +12,13 @@ DIMENSIONS = 256
 _SHARE_OF_WORDS = 4.0
 
 
-def tokens_to_embed(given: EmbeddingInput) -> list[str]:
-    """The simulator's tokens of a text; a list of token ids stands for itself."""
-    return tokens_of(given) if isinstance(given, str) else [f"<{token}>" for token in given]
+def tokens_to_embed(
+    given: EmbeddingInput, split: Callable[[str], Sequence[str] | Sequence[bytes]] = tokens_of
+) -> list[str]:
+    """The device's tokens of a text; a list of token ids stands for itself."""
+    if not isinstance(given, str):
+        return [f"<{token}>" for token in given]
+    return [token if isinstance(token, str) else token.decode(errors="replace") for token in split(given)]
 
 
 def unit_vector(tokens: Iterable[str], *, dimensions: int = DIMENSIONS) -> tuple[float, ...]:

@@ -2,9 +2,9 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 
 import msgspec
@@ -26,15 +26,14 @@ from pocketserver.engines.sim.clock import DeviceClock
 from pocketserver.engines.sim.device import DEFAULT_MODEL, GENERIC, DevicePreset, SimModel
 from pocketserver.engines.sim.embedding import tokens_to_embed, unit_vector
 from pocketserver.engines.sim.loading import SimLoading
-from pocketserver.engines.sim.prose import DEFAULT_TOKENS, prose, token_count, tokens_of
+from pocketserver.engines.sim.prose import DEFAULT_TOKENS, prose
 from pocketserver.engines.sim.rules import NewRule, RawToken, Reply, RuleBook
 from pocketserver.engines.sim.script import Script, Spoken, forced_call, last_message, scripted, seed_of, thinking
 from pocketserver.engines.sim.state import Device
 from pocketserver.engines.sim.stream import Interruption, SimAnswer, SimStream
+from pocketserver.engines.sim.tokens import RULE, Tokenizer, prose_of
 from pocketserver.errors import Code, Refusal, UsageError
 
-_TURN_TOKENS = 4
-"""Tokens that each message costs beside its text, as chat templates do."""
 _MOST_REMEMBERED_REPLIES = 256
 _MOST_REMEMBERED_TOKENS = 512
 
@@ -58,6 +57,8 @@ class SimOptions:
     speed: float | None = 1.0
     loads_on_request: bool = False
     """Whether a request for another model of the device loads it."""
+    tokenizers: Mapping[str, Tokenizer] = field(default_factory=dict)
+    """By model id; the documented rule counts for the others."""
     keep_alive_seconds: float = -1.0
     """How long a model stays loaded after its last answer, negative for ever; only where requests load models."""
 
@@ -204,8 +205,13 @@ class SimEngine:
         )
         self.rules.add(NewRule(reply=Reply(tokens=spelled), times=1))
 
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """That of the model in memory."""
+        return self.options.tokenizers.get(self.device.model.id, RULE)
+
     async def count(self, request: GenerationRequest) -> int:
-        return _prompt_tokens(request)
+        return await asyncio.to_thread(self.tokenizer.prompt_tokens, request)
 
     async def embed(self, inputs: Sequence[EmbeddingInput], *, truncate: bool) -> Embeddings:
         """Deterministic vectors. Takes no time on the device."""
@@ -215,7 +221,7 @@ class SimEngine:
                 Code.INVALID_PARAMETER, "The loaded model makes no embeddings. Load one that does.", param="model"
             )
         window = self.device.served_context
-        whole = [tokens_to_embed(given) for given in inputs]
+        whole = [tokens_to_embed(given, self.tokenizer.split) for given in inputs]
         read = [cut_to(window, tokens, index, truncate=truncate) for index, tokens in enumerate(whole)]
         return Embeddings(
             vectors=tuple(unit_vector(tokens) for tokens in read),
@@ -229,14 +235,17 @@ class SimEngine:
     async def accept(self, request: GenerationRequest) -> SimStream:
         """The stream of an answer. Raises what the device or a rule refuses."""
         interruption = self.interruptions.pop(request.id, None)
-        prompt_tokens = _prompt_tokens(request)
         load_seconds = 0.0
         if self.options.loads_on_request:
             load_seconds = await self._loading.have(request.model)
+        tokenizer = self.tokenizer
+        prompt_tokens = tokenizer.prompt_tokens(request) if tokenizer.is_quick else await self.count(request)
         self._check(request, prompt_tokens)
-        follows_schema = request.constraint is not None or request.tools  # a hostile schema takes seconds to follow
-        script = await asyncio.to_thread(self._script, request) if follows_schema else self._script(request)
-        stream = SimStream(SimAnswer(request, script, self.device, prompt_tokens, interruption))
+        # a hostile schema takes seconds to follow
+        takes_long = request.constraint is not None or request.tools or not tokenizer.is_quick
+        script = await asyncio.to_thread(self._script, request) if takes_long else self._script(request)
+        answer = SimAnswer(request, script, self.device, prompt_tokens, interruption=interruption, tokenizer=tokenizer)
+        stream = SimStream(answer)
         stream.load_seconds = load_seconds
         return stream
 
@@ -284,16 +293,16 @@ class SimEngine:
             raise Refusal(Code.MODEL_NOT_LOADED, "The model was unloaded meanwhile. Try again shortly.", retry_after=5)
 
     def _script(self, request: GenerationRequest) -> Script:
-        seed = self.options.seed
+        seed, tokenizer = self.options.seed, self.tokenizer
         reply = self.rules.take(request)
         if reply is not None:
-            return scripted(reply, request, seed_of(request, seed))
+            return scripted(reply, request, seed_of(request, seed), tokenizer)
         if request.tool_choice.mode is ToolMode.REQUIRED and request.tools:
             return Script(calls=(forced_call(request, seed_of(request, seed)),))
-        reasoning = thinking(request, seed_of(request, seed)) if self._thinks(request) else ()
+        reasoning = thinking(request, seed_of(request, seed), tokenizer) if self._thinks(request) else ()
         if request.constraint is not None:
             text = example.reply_to(request, seed=self.options.seed) or ""
-            return Script(tokens=tokens_of(text), reasoning=reasoning)
+            return Script(tokens=tokenizer.split(text), reasoning=reasoning)
         said = self._tokens(request)
         if isinstance(said, Spoken):
             return Script(tokens=said.tokens, reasoning=reasoning) if reasoning else said.script
@@ -302,26 +311,20 @@ class SimEngine:
     def _thinks(self, request: GenerationRequest) -> bool:
         return request.reasoning_effort is not None and self.device.model.thinking
 
-    def _tokens(self, request: GenerationRequest) -> Iterable[str] | Spoken:
+    def _tokens(self, request: GenerationRequest) -> Iterable[str] | Iterable[bytes] | Spoken:
         """The reply where nothing is scripted. Short prose is remembered, since tests ask the same again and again."""
         if self.options.reply == "echo":
-            return tokens_of(last_message(request))
+            return self.tokenizer.split(last_message(request))
         seed, count = seed_of(request, self.options.seed), self.options.reply_tokens
-        if count > _MOST_REMEMBERED_TOKENS or len(seed) > _MOST_REMEMBERED_TOKENS:
-            return islice(prose(seed), count)
+        tokenizer = self.tokenizer
+        if count > _MOST_REMEMBERED_TOKENS or len(seed) > _MOST_REMEMBERED_TOKENS or not tokenizer.is_quick:
+            return prose_of(tokenizer, seed, count)
         spoken = self._remembered.get(seed)
         if spoken is None:
             spoken = self._remembered[seed] = Spoken([*islice(prose(seed), count)])
             if len(self._remembered) > _MOST_REMEMBERED_REPLIES:
                 self._remembered.popitem(last=False)
         return spoken
-
-
-def _prompt_tokens(request: GenerationRequest) -> int:
-    if request.prompt_tokens:
-        return len(request.prompt_tokens)
-    texts = [message.content for message in request.messages] or [(request.prompt or "") + request.suffix]
-    return sum(token_count(text) + _TURN_TOKENS for text in texts) + 1
 
 
 class _Generation:

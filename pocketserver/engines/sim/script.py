@@ -1,15 +1,15 @@
 """What the simulator says to a request: reasoning, text and calls, decided before the first token."""
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
 
 import msgspec
 
 from pocketserver.chat import FinishReason, GenerationRequest, Role, TextDelta, Tool, ToolMode
 from pocketserver.engines.sim.embedding import tokens_to_embed
 from pocketserver.engines.sim.example import tool_arguments
-from pocketserver.engines.sim.prose import DEFAULT_TOKENS, prose, tokens_of
+from pocketserver.engines.sim.prose import DEFAULT_TOKENS
 from pocketserver.engines.sim.rules import RefusalReply, Reply, ScriptedCall
+from pocketserver.engines.sim.tokens import RULE, Tokenizer, prose_of
 from pocketserver.errors import Refusal
 
 _EFFORT_TOKENS = {"minimal": 4, "low": 8, "medium": 16, "high": 32, "xhigh": 64, "max": 64}
@@ -19,7 +19,7 @@ class Script(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """One answer. `tokens` may be endless; text tokens are characters already, bytes may be pieces of them."""
 
     tokens: Iterable[str] | Iterable[bytes] = ()
-    reasoning: Sequence[str] = ()
+    reasoning: Iterable[str] | Iterable[bytes] = ()
     calls: Sequence[ScriptedCall] = ()
     finish_reason: FinishReason | None = None
     spoken: "Spoken | None" = None
@@ -38,7 +38,7 @@ class Spoken:
         self.script = Script(tokens=tokens, spoken=self)
 
 
-def scripted(reply: Reply, request: GenerationRequest, seed: str) -> Script:
+def scripted(reply: Reply, request: GenerationRequest, seed: str, tokenizer: Tokenizer = RULE) -> Script:
     """A rule's reply as a script. Raises the Refusal that the rule asks for."""
     if isinstance(reply.refusal, RefusalReply):
         wanted = reply.refusal
@@ -47,24 +47,26 @@ def scripted(reply: Reply, request: GenerationRequest, seed: str) -> Script:
         )
     calls = () if request.tool_choice.mode is ToolMode.NONE else reply.tool_calls
     return Script(
-        tokens=_tokens(reply, request, seed, silent=bool(calls)),
-        reasoning=tokens_of(reply.reasoning or ""),
+        tokens=_tokens(reply, request, seed, tokenizer, silent=bool(calls)),
+        reasoning=tokenizer.split(reply.reasoning) if reply.reasoning else (),
         calls=calls,
         finish_reason=FinishReason(reply.finish_reason) if reply.finish_reason else None,
     )
 
 
-def _tokens(reply: Reply, request: GenerationRequest, seed: str, *, silent: bool) -> Iterable[str] | Iterable[bytes]:
+def _tokens(
+    reply: Reply, request: GenerationRequest, seed: str, tokenizer: Tokenizer, *, silent: bool
+) -> Iterable[str] | Iterable[bytes]:
     if reply.tokens is not None:
         return reply.token_bytes()
     if reply.echo:
-        return tokens_of(last_message(request))
+        return tokenizer.split(last_message(request))
     if reply.prose_tokens is not None:
-        return islice(prose(seed), reply.prose_tokens)
+        return prose_of(tokenizer, seed, reply.prose_tokens)
     text = reply.text if reply.text is not None else reply.refusal
     if isinstance(text, str):
-        return tokens_of(text)
-    return () if silent else islice(prose(seed), DEFAULT_TOKENS)
+        return tokenizer.split(text)
+    return () if silent else prose_of(tokenizer, seed, DEFAULT_TOKENS)
 
 
 def forced_call(request: GenerationRequest, seed: str) -> ScriptedCall:
@@ -73,10 +75,10 @@ def forced_call(request: GenerationRequest, seed: str) -> ScriptedCall:
     return ScriptedCall(name=tool.name, arguments=tool_arguments(tool.parameters, seed=seed))
 
 
-def thinking(request: GenerationRequest, seed: str) -> Sequence[str]:
+def thinking(request: GenerationRequest, seed: str, tokenizer: Tokenizer = RULE) -> Iterable[str] | Iterable[bytes]:
     """Reasoning in proportion to the effort that was asked for; none unasked."""
     count = _EFFORT_TOKENS.get(request.reasoning_effort or "", 0)
-    return [*islice(prose(f"thinking:{seed}"), count)] if count else ()
+    return prose_of(tokenizer, f"thinking:{seed}", count) if count else ()
 
 
 def last_message(request: GenerationRequest) -> str:

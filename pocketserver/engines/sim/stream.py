@@ -22,9 +22,9 @@ from pocketserver.chat import (
     Usage,
 )
 from pocketserver.engines.engine import EventStream
-from pocketserver.engines.sim.prose import tokens_of
 from pocketserver.engines.sim.script import Script, call_id, raw_text, raw_tokens
 from pocketserver.engines.sim.state import Device
+from pocketserver.engines.sim.tokens import RULE, Tokenizer, pieces
 from pocketserver.engines.text import TextAssembler
 
 BATCH_TOKENS = 256
@@ -98,9 +98,12 @@ class SimAnswer:
         script: Script,
         device: Device,
         prompt_tokens: int,
+        *,
         interruption: Interruption | None = None,
+        tokenizer: Tokenizer = RULE,
     ) -> None:
         self._request = request
+        self._tokenizer = tokenizer
         self._script = script
         self._device = device
         self._interruption = interruption
@@ -227,21 +230,21 @@ class SimAnswer:
     def _cut(self) -> bool:
         return self._reason is FinishReason.LENGTH and self._script.finish_reason is None
 
-    def _room(self) -> bool:
-        """Count one more token, unless the limit is reached."""
-        if self._made >= self._limit:
+    def _room(self, tokens: int = 1) -> bool:
+        """Count one more token (or what makes whole characters), unless the limit is reached."""
+        if self._made + tokens > self._limit:
             if self._script.finish_reason is None:
                 self._reason = FinishReason.LENGTH
             return False
-        self._made += 1
+        self._made += tokens
         return True
 
     def _reasoning(self) -> Iterator[Event | None]:
-        for token in self._script.reasoning:
-            if not self._room():
+        for piece in pieces(self._script.reasoning):
+            if not self._room(piece.tokens):
                 return
-            self._reasoning_tokens += 1
-            yield ReasoningDelta(text=token)
+            self._reasoning_tokens += piece.tokens
+            yield ReasoningDelta(text=piece.text, tokens=piece.tokens)
 
     def _said(self) -> Iterator[Event | None]:
         plain = not self._request.stop and self._request.top_logprobs is None
@@ -276,10 +279,10 @@ class SimAnswer:
             if not self._room():
                 return
             yield ToolCallStarted(index=index, id=call_id(self._request, index), name=call.name)
-            for piece in tokens_of(call.arguments_text):
-                if not self._room():
+            for piece in pieces(self._tokenizer.split(call.arguments_text)):
+                if not self._room(piece.tokens):
                     return
-                yield ToolCallDelta(index=index, arguments=piece)
+                yield ToolCallDelta(index=index, arguments=piece.text, tokens=piece.tokens)
 
     def _scores(self, token: bytes) -> tuple[TokenScore, ...]:
         if self._request.top_logprobs is None:

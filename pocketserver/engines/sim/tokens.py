@@ -1,0 +1,76 @@
+"""How the simulator counts and cuts text: by a documented rule, or as a model whose file is named does it."""
+
+import codecs
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import NamedTuple, Protocol
+
+from pocketserver.chat import GenerationRequest
+from pocketserver.engines.sim.prose import prose, token_count, tokens_of
+
+_TURN_TOKENS = 4
+"""Tokens that each message costs beside its text, as chat templates do."""
+_Utf8Decoder = codecs.getincrementaldecoder("utf-8")
+
+
+class Tokenizer(Protocol):
+    """One model's tokens. Safe from several threads."""
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether everything is done in microseconds, so that no thread is needed for it."""
+        ...
+
+    def prompt_tokens(self, request: GenerationRequest) -> int:
+        """How many tokens the whole prompt has. May raise Refusal for what the model's template cannot express."""
+        ...
+
+    def split(self, text: str) -> Sequence[str] | Sequence[bytes]:
+        """The tokens of an answer; joined, they are the text again. Bytes may be pieces of characters."""
+        ...
+
+
+class RuleTokenizer:
+    """The documented rule, see `tokens_of`: a stand-in where only counts and pieces matter."""
+
+    is_quick = True
+
+    def prompt_tokens(self, request: GenerationRequest) -> int:
+        if request.prompt_tokens:
+            return len(request.prompt_tokens)
+        texts = [message.content for message in request.messages] or [(request.prompt or "") + request.suffix]
+        return sum([token_count(text) + _TURN_TOKENS for text in texts]) + 1
+
+    def split(self, text: str) -> Sequence[str]:
+        return tokens_of(text)
+
+
+RULE = RuleTokenizer()
+
+
+class Piece(NamedTuple):
+    """Whole characters, and how many tokens made them."""
+
+    text: str
+    tokens: int
+
+
+def pieces(tokens: Iterable[str] | Iterable[bytes]) -> list[Piece]:
+    """Tokens as whole characters, for what is never sent in halves: reasoning and arguments."""
+    decoder, found, held = _Utf8Decoder(errors="replace"), list[Piece](), 0
+    for token in tokens:
+        held += 1
+        text = token if isinstance(token, str) else decoder.decode(token)
+        if text:
+            found.append(Piece(text, held))
+            held = 0
+    if held and found:
+        found[-1] = Piece(found[-1].text, found[-1].tokens + held)
+    return found
+
+
+def prose_of(tokenizer: Tokenizer, seed: str, count: int) -> Iterable[str] | Iterable[bytes]:
+    """So many tokens of seeded prose. No word is less than a token."""
+    if isinstance(tokenizer, RuleTokenizer):
+        return islice(prose(seed), count)
+    return tokenizer.split("".join(islice(prose(seed), count)))[:count]
