@@ -123,8 +123,9 @@ def _asked(body: Body, *, request_id: str, defaults: Defaults, drop_hosted: bool
 
 
 def _tell_unread(data: bytes, warn: Warn) -> None:
-    for name in msgspec.json.decode(data, type=dict[str, msgspec.Raw]).keys() - set(Body.__struct_fields__):
-        warn(name[:80], "ignored")
+    for name in msgspec.json.decode(data, type=dict[str, msgspec.Raw]):
+        if name not in Body.__struct_fields__:
+            warn(name[:80], "ignored")
 
 
 def _refuse_hosted(body: Body) -> None:

@@ -61,8 +61,8 @@ def _tool(given: Mapping[str, JsonValue], place: str, warn: Warn) -> Tool:
         raise invalid(f"{place}.name", f"`{place}.name` must be 1 to 128 of a-z, A-Z, 0-9, _ and -.")
     if description is not None and not isinstance(description, str):
         raise invalid(f"{place}.description", f"`{place}.description` must be a string.")
-    for field in given.keys() - _READ:
-        if given[field]:
+    for field, value in given.items():
+        if value and field not in _READ:
             warn(f"tools.{field[:80]}", "ignored")
     return Tool(
         name=name,

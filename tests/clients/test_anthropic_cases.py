@@ -332,6 +332,46 @@ class TestBodies:
             assert "`metadata`: ignored" in error["error"]["message"]
 
 
+class TestHeaders:
+    async def test_a_key_in_x_api_key_opens_the_door_only_where_this_family_is_served(
+        self, server: Running, tmp_path: Path
+    ) -> None:
+        for given, expected in ((server.key, 200), ("sk-wrong", 401), ("\u043a\u043b\u044e\u0447", 401)):
+            async with aiohttp.ClientSession(server.origin, headers={"x-api-key": given}) as client:
+                status, document, _ = await post(client, asking())
+                assert status == expected
+                assert status == 200 or document["error"]["type"] == "authentication_error"
+        async with running(tmp_path) as plain:
+            async with aiohttp.ClientSession(plain.origin, headers={"x-api-key": plain.key}) as client:
+                async with client.get("/v1/models") as response:
+                    assert (response.status, (await response.json())["error"]["code"]) == (401, "missing_api_key")
+
+    @pytest.mark.parametrize(
+        ("names", "is_anthropic"),
+        [
+            (("anthropic-version", "Authorization"), True),
+            (("x-api-key",), True),
+            (("x-api-key", "Authorization"), False),
+            (("Authorization",), False),
+        ],
+    )
+    async def test_the_list_of_models_has_the_shape_that_the_headers_ask_for(
+        self, server: Running, names: tuple[str, ...], is_anthropic: bool
+    ) -> None:
+        values = {"anthropic-version": "1999-01-01", "x-api-key": server.key, **server.headers}
+        headers = {name: values[name] for name in names}
+        async with aiohttp.ClientSession(server.origin, headers=headers) as client:
+            async with client.get("/v1/models") as response:
+                listed = await response.json()
+                assert ("request-id" in response.headers) is is_anthropic
+            async with client.get("/v1/models/no%2Fsuch") as response:
+                assert response.status == 404
+                refused = await response.json()
+        assert ("has_more" in listed) is is_anthropic
+        assert ("object" in listed) is not is_anthropic
+        assert (refused.get("type") == "error") is is_anthropic
+
+
 async def test_an_answer_that_fills_the_context_says_so(tmp_path: Path) -> None:
     engine = SimEngine(SimOptions(tokens_per_second=None, context_size=16))
     async with serving_messages(tmp_path, engine) as server, server.session() as http:
