@@ -61,6 +61,12 @@ class SimulatedServer:
         return Device(self)
 
     @property
+    def model(self) -> str:
+        """The id of the model in memory (or the first of the device), as clients write it."""
+        prefix = self._server.effective.profile.model_prefix
+        return prefix + self._call(lambda simulator: simulator.engine.device.model.id)
+
+    @property
     def requests(self) -> "list[CapturedRequest]":
         """What clients have sent, oldest first: `.json`, `.headers` (keys hidden), `.status`, `.seconds`, …"""
         return self._call(lambda simulator: simulator.requests)
