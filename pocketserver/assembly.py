@@ -16,6 +16,7 @@ from pocketserver.engines.upstream.engine import UpstreamEngine, UpstreamOptions
 from pocketserver.errors import Code, Refusal, StartupError, UsageError
 from pocketserver.gate.keys import MAIN, KeyStore
 from pocketserver.models.catalog import load_catalog
+from pocketserver.models.elsewhere import LibraryElsewhere
 from pocketserver.models.library import DiskLibrary, StoredModel
 from pocketserver.models.progress import Report
 from pocketserver.models.pull import pull
@@ -86,6 +87,8 @@ def assemble(effective: Effective, engine: Engine, log: ServerLog, model: Instal
         )
         server.library, server.at_work = disk, (disk,)
         server.examine = _examination(settings)
+    else:
+        server.library = LibraryElsewhere(engine.models)
     return server
 
 

@@ -282,6 +282,7 @@ class EngineStatus(_Value, frozen=True, kw_only=True):
     crashed with them. `tuning_progress` runs from 0 to 1 while an engine measures how a model runs best; `runtime` is
     how it runs, for people to read. `problem` is why no model is loaded, as a sentence. `resident_bytes` includes the
     model process. `loads_on_request` means that a request need not wait until a model is ready: asking loads it.
+    Without `counts_tokens` the engine cannot say how long a prompt is before it has answered.
     """
 
     state: EngineState
@@ -300,3 +301,4 @@ class EngineStatus(_Value, frozen=True, kw_only=True):
     worker_restarts: int = 0
     device: Mapping[str, JsonValue] | None = None
     loads_on_request: bool = False
+    counts_tokens: bool = True

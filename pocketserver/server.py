@@ -274,6 +274,7 @@ def model_access(server: Server) -> ModelAccess:
             early_headers_after=settings.early_headers_after_seconds, keep_alive_every=settings.keep_alive_seconds
         ),
         context_size=lambda: server.engine.status.context_size,
+        counts_tokens=lambda: server.engine.status.counts_tokens,
     )
 
 
@@ -453,6 +454,7 @@ def entrance(server: Server) -> Entrance:
         key_name=KEY_NAME,
         takes_x_api_key="anthropic" in profile.error_families.values(),
         unserved=profile.unserved,
+        instance=server.instance,
     )
 
 

@@ -68,6 +68,16 @@ class EventStream:
             self._failure = refusal
             self._wake()
 
+    async def fail_after_unread(self, refusal: Refusal) -> None:
+        """End the stream with an error that came behind everything put so far."""
+        while self._batches and self._failure is None:
+            self._writer = asyncio.get_running_loop().create_future()
+            try:
+                await self._writer
+            finally:
+                self._writer = None
+        self.fail(refusal)
+
     def close(self) -> None:
         self._closed = True
         self._wake()

@@ -208,7 +208,9 @@ class Door:
             raise Refusal(Code.MODEL_NOT_LOADED, f"The model is still loading{done}. Try again shortly.", retry_after=5)
         if status.state is EngineState.NO_MODEL:
             code = Code(status.problem_code) if status.problem_code else Code.MODEL_NOT_LOADED
-            raise Refusal(code, status.problem or "No model is loaded. Start the server with a model, see `--model`.")
+            passes = 5 if code is Code.UPSTREAM_UNREACHABLE else None
+            sentence = status.problem or "No model is loaded. Start the server with a model, see `--model`."
+            raise Refusal(code, sentence, retry_after=passes)
 
     @asynccontextmanager
     async def open(self, request: GenerationRequest, *, owner: str | None = None) -> AsyncIterator[EventStream]:

@@ -90,8 +90,8 @@ class Messages:
             self.access.turn(request, wanted) as turn,
             Choices(turn, wanted, 1) as batches,
         ):
-            # the model reads the prompt meanwhile
-            events.prompt_tokens = await self.access.door.count(wanted)
+            if self.access.counts_tokens():  # the model reads the prompt meanwhile
+                events.prompt_tokens = await self.access.door.count(wanted)
             await stream.send(batches)
         return stream.response
 

@@ -123,12 +123,12 @@ class Answer:
 
     def note(self, batch: Sequence[Event]) -> None:
         """Look at events on their way out."""
-        if self.time_to_first_token is None and batch:
+        if self.time_to_first_token is None and any(getattr(event, "tokens", 1) for event in batch):
             self.time_to_first_token = time.monotonic() - self.arrived
         for event in batch:
             if isinstance(event, Finished):
                 self.usage = added(self.usage, event.usage)
-                self.timings = event.timings
+                self.timings = _together(self.timings, event.timings)
             else:
                 self.tokens += getattr(event, "tokens", 0)
 
@@ -142,6 +142,17 @@ def added(before: Usage | None, more: Usage) -> Usage:
         completion_tokens=before.completion_tokens + more.completion_tokens,
         cached_tokens=before.cached_tokens,
         reasoning_tokens=before.reasoning_tokens + more.reasoning_tokens,
+    )
+
+
+def _together(before: Timings | None, more: Timings) -> Timings:
+    """The times of answers one after another."""
+    if before is None:
+        return more
+    return Timings(
+        prompt_seconds=before.prompt_seconds + more.prompt_seconds,
+        generation_seconds=before.generation_seconds + more.generation_seconds,
+        load_seconds=max(before.load_seconds, more.load_seconds),
     )
 
 
@@ -245,6 +256,8 @@ class ModelAccess:
     max_packed_bytes: int | None = None
     context_size: Callable[[], int | None] = lambda: None
     """Tokens that the loaded model's context holds, None when that is not known."""
+    counts_tokens: Callable[[], bool] = lambda: True
+    """Whether prompts can be counted before they are answered."""
 
     def turn(self, request: web.Request, wanted: GenerationRequest | None = None) -> Turn:
         """The place of this request in the line, which its answer's headers tell.

@@ -67,7 +67,9 @@ class UpstreamEngine:
         if not models:
             return EngineStatus(state=EngineState.NO_MODEL, problem="The engine behind this server lists no model.")
         chosen = next((model for model in models if model.id == self._options.model), models[0])
-        return EngineStatus(state=EngineState.READY, model=chosen.id, context_size=chosen.context_size)
+        return EngineStatus(
+            state=EngineState.READY, model=chosen.id, context_size=chosen.context_size, counts_tokens=False
+        )
 
     def models(self) -> Sequence[ModelInfo]:
         """The models of all upstreams that answer."""
@@ -182,12 +184,12 @@ class _Exchange:
                 await self._read_with(reader)
             except UpstreamFault as fault:
                 if reader.started or not fault.elsewhere:
-                    self._stream.fail(fault.refusal)
+                    await self._stream.fail_after_unread(fault.refusal)
                     return
                 try:
                     await self._next(fault)
                 except UpstreamFault as last:
-                    self._stream.fail(last.refusal)
+                    await self._stream.fail_after_unread(last.refusal)
                     return
             else:
                 return
