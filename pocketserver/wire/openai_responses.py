@@ -28,11 +28,11 @@ _LISTED = 20
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that is ready for the model. `input` holds the items of the whole conversation."""
+    """A request that is ready for the model. `input` are the items of the whole conversation, if it is to be stored."""
 
     asked: Asked
     wanted: GenerationRequest
-    input: tuple[Kept, ...]
+    input: tuple[Kept, ...] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,10 +79,12 @@ class Responses:
         )
         asked = self._without_store(request, asked) if self.store is None else asked
         model = answer.model = await self.access.models.resolve(asked.model, answer)
-        context = self._context(request, asked)
-        messages = turns([one.item for one in context], instructions=asked.instructions)
+        before = self._previous(asked.previous_response_id, request.get(KEY_NAME))
+        own = self._own(request, asked)
+        messages = turns([*(one.item for one in before), *own], instructions=asked.instructions)
         wanted = msgspec.structs.replace(asked.request, model=model, messages=messages, whole=not asked.stream)
-        return Prepared(asked=asked, wanted=wanted, input=context)
+        stores = self.store is not None and asked.store is not False
+        return Prepared(asked=asked, wanted=wanted, input=(*before, *kept(own)) if stores else None)
 
     async def retrieve(self, request: web.Request) -> web.Response:
         if request.query.get("stream") == "true":
@@ -124,13 +126,11 @@ class Responses:
             request[ANSWER].warn("store", "ignored, nothing is kept between calls")
         return msgspec.structs.replace(asked, store=False, echo={**asked.echo, "store": False})
 
-    def _context(self, request: web.Request, asked: Asked) -> tuple[Kept, ...]:
-        """The items of the whole conversation: of the response that this one follows, then those of this request."""
+    def _own(self, request: web.Request, asked: Asked) -> tuple[Item, ...]:
+        """The items of this request alone."""
         store, owner = self.store, request.get(KEY_NAME)
-        before = self._previous(asked.previous_response_id, owner)
         resolve: Callable[[str], Item | None] = _nothing if store is None else lambda found: store.item(owner, found)
-        mint = _Mint(request[REQUEST_ID])
-        return (*before, *kept(items(asked.input, mint=mint, resolve=resolve, warn=request[ANSWER].warn)))
+        return items(asked.input, mint=_Mint(request[REQUEST_ID]), resolve=resolve, warn=request[ANSWER].warn)
 
     def _previous(self, response_id: str | None, owner: str | None) -> tuple[Kept, ...]:
         if response_id is None or self.store is None:
@@ -219,7 +219,7 @@ class Responses:
                 self.store.discard_unfinished(request.get(KEY_NAME), response.id)
 
     def _keep(self, request: web.Request, prepared: Prepared, document: dict[str, JsonValue]) -> None:
-        if self.store is None or prepared.asked.store is False:
+        if self.store is None or prepared.input is None:
             return
         self.store.put(
             request.get(KEY_NAME),

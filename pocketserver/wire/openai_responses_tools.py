@@ -83,6 +83,8 @@ def toolbox(
         raise invalid("tools", f"`tools` has {len(offered)} entries; at most {MAX_TOOLS} are taken.")
     if len({one.tool.name for one in offered}) != len(offered):
         raise invalid("tools", "`tools` names a tool twice.")
+    if drop_hosted:
+        choice = _without_hosted(choice, warn)
     chosen, allowed = _choice(choice, offered, parallel=parallel)
     return Toolbox(
         offered=tuple(allowed),
@@ -206,6 +208,17 @@ class _Reader:
 
     def _echo(self, namespace: str | None, tool: JsonValue) -> None:
         (self.echo if namespace is None else self.echo[-1]["tools"]).append(tool)
+
+
+def _without_hosted(choice: JsonValue, warn: Warn) -> JsonValue:
+    """The subset that a choice allows, without the tools that were dropped."""
+    tools = choice.get("tools") if isinstance(choice, dict) and choice.get("type") == "allowed_tools" else None
+    if not isinstance(tools, list):
+        return choice
+    left = [tool for tool in tools if not isinstance(tool, dict) or tool.get("type") in ("function", "custom")]
+    if len(left) < len(tools):
+        warn("tool_choice.tools", "tools that do not run here were dropped")
+    return {**choice, "tools": left}
 
 
 def _choice(given: JsonValue, offered: list[Offered], *, parallel: bool) -> tuple[ToolChoice, list[Offered]]:

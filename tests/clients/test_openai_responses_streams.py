@@ -9,6 +9,7 @@ import aiohttp
 import msgspec
 import pytest
 
+from pocketserver.engines.llama.process import LlamaEngine, LlamaOptions
 from pocketserver.engines.sim.engine import SimEngine, SimOptions
 from pocketserver.engines.sim.rules import NewRule
 from pocketserver.simulator.words import NewFault
@@ -17,6 +18,7 @@ from tests.waiting import until
 from tests.wire.lark_grammars import PATCH_GRAMMAR
 from tests.wire.responses_stream import Walked, check_response, walk
 
+TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
 HI: dict[str, Any] = {"model": "default", "input": "hi"}
 ADD: dict[str, Any] = {
     "type": "function",
@@ -476,3 +478,33 @@ async def test_of_three_hundred_responses_the_last_256_are_kept(tmp_path: Path) 
                 found.append(response.status)
 
     assert found == [404, 404, 200, 200]
+
+
+@pytest.mark.real_model
+@pytest.mark.parametrize("template", ["thinking", "arguments"])
+async def test_streams_of_a_real_model_keep_the_rules(tmp_path: Path, default_model_path: Path, template: str) -> None:
+    engine = LlamaEngine(
+        LlamaOptions(
+            model_id="m",
+            path=default_model_path,
+            state_folder=tmp_path / "llama",
+            context=1024,
+            threads=1,
+            chat_template=TEMPLATES / f"{template}.jinja",
+        )
+    )
+    await engine.start()
+    await engine.loaded()
+    named = {"type": "custom", "name": "apply_patch"}
+    async with running(tmp_path, engine, profile="hub") as server, server.session() as http:
+        free = await streamed(http, tools=[ADD, PATCH], temperature=1.0, seed=4, max_output_tokens=40)
+        called = await streamed(http, tools=[ADD, PATCH], tool_choice=named, max_output_tokens=60)
+        effort = {"reasoning": {"effort": "none"}} if template == "thinking" else {}
+        plain = await streamed(http, max_output_tokens=5, **effort)
+
+    if template == "thinking":
+        assert free.response["output"][0]["type"] == "reasoning"
+        assert free.response["usage"]["output_tokens_details"]["reasoning_tokens"] > 0
+    kinds = [item["type"] for item in called.response["output"]]
+    assert [kind for kind in kinds if kind not in {"reasoning", "custom_tool_call"}] == []
+    assert [item["type"] for item in plain.response["output"]] == ["message"]

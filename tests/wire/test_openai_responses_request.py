@@ -269,6 +269,20 @@ def test_a_choice_of_a_dropped_tool_is_refused() -> None:
         ask(drop_hosted=True, warnings=[], tools=[{"type": "web_search"}], tool_choice={"type": "web_search"})
 
 
+def test_a_subset_loses_what_was_dropped() -> None:
+    warnings: list[str] = []
+    both: list[dict[str, Any]] = [{"type": "web_search"}, {"type": "function", "name": "add"}]
+    asked = ask(
+        drop_hosted=True,
+        warnings=warnings,
+        tools=[{"type": "web_search"}, ADD, PATCH],
+        tool_choice={"type": "allowed_tools", "mode": "auto", "tools": both},
+    )
+
+    assert [tool.name for tool in asked.request.tools] == ["add"]
+    assert warnings[-1].startswith("tool_choice.tools:")
+
+
 def test_a_namespace_is_flattened() -> None:
     inner = {"type": "namespace", "name": "git", "description": "Git", "tools": [ADD, PATCH]}
     asked = ask(tools=[inner], tool_choice={"type": "function", "name": "add", "namespace": "git"})
