@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pocketserver.chat import JsonValue, Message, Role
 from pocketserver.wire.json_body import invalid
 
+MAX_MESSAGES = 10_000
 _FIRST_MARK = 0x110000  # the first number that is no character
 _ROLES = (Role.SYSTEM, Role.USER, Role.ASSISTANT)
 _SURROGATES = range(0xD800, 0xE000)
@@ -33,6 +34,8 @@ def decode(given: Sequence[JsonValue] | None) -> tuple[Message, ...]:
             continue
         if text:
             messages.append(Message(role=role, content=text))
+        if len(messages) > MAX_MESSAGES:
+            raise invalid("context", f"context has more than {MAX_MESSAGES} turns; begin a new conversation")
         role, text = _ROLES[number - _FIRST_MARK], ""
     return tuple(messages)
 

@@ -23,13 +23,14 @@ from pocketserver.wire.ollama_answer import (
 )
 from pocketserver.wire.ollama_context import encode
 from pocketserver.wire.ollama_documents import document, encoded
-from pocketserver.wire.ollama_fitting import Fitted
+from pocketserver.wire.ollama_fitting import Fitting
 from pocketserver.wire.ollama_models import Chosen, OllamaModels
 from pocketserver.wire.ollama_request import (
     Asked,
     ChatBody,
     GenerateBody,
     GenerationBody,
+    conversation,
     generation_request,
     parse_chat,
     parse_generate,
@@ -75,7 +76,6 @@ class OllamaGeneration:
         effort = chosen.effort(asked.thinks)
         if asked.only_loads:
             return await self._only_load(request, api, asked, chosen)
-        _check(asked)
         wanted, num_ctx = generation_request(
             asked,
             request_id=request[REQUEST_ID],
@@ -104,19 +104,13 @@ class OllamaGeneration:
 
     async def _generated(self, request: web.Request, wanted: "_Wanted") -> web.StreamResponse:
         answer, models, model = request[ANSWER], self.models, wanted.chosen.id
+        fitting = Fitting(
+            door=models.access.door, shorten=self.shorten, truncate=wanted.asked.truncate, warn=answer.warn
+        )
         async with models.access.turn(request, wanted.request) as turn:
             was_loaded = models.is_loaded(model)
-            fitted = Fitted(
-                door=models.access.door,
-                turn=turn,
-                request=wanted.request,
-                num_ctx=wanted.num_ctx,
-                context_size=models.context_size(model),
-                truncate=wanted.asked.truncate,
-                shorten=self.shorten,
-                warn=answer.warn,
-            )
-            async with fitted as batches:
+            fitted = await fitting.within(wanted.num_ctx, models.context_size(model), wanted.request)
+            async with fitting.open(turn, fitted) as batches:
                 heading = _heading(wanted, answer, was_loaded=was_loaded)
                 if wanted.asked.stream:
                     pieces = _Pieces(batches, Lines(heading), answer)
@@ -135,16 +129,6 @@ class _Wanted:
     num_ctx: int | None
 
 
-def _check(asked: Asked) -> None:
-    """Refuse what this server cannot do. Nothing of this kind is dropped silently."""
-    if asked.template is not None:
-        raise Refusal(
-            Code.TEMPLATE_UNSUPPORTED,
-            "template: a template for one request is not supported. Use raw: true with a prompt that is written out.",
-            param="template",
-        )
-
-
 def _in_own_words(refusal: Refusal, chosen: Chosen) -> Refusal:
     if refusal.code is not Code.TOOLS_UNSUPPORTED:
         return refusal
@@ -152,10 +136,10 @@ def _in_own_words(refusal: Refusal, chosen: Chosen) -> Refusal:
 
 
 def _heading(wanted: _Wanted, answer: Answer, *, was_loaded: bool) -> Heading:
-    request = wanted.request
-
     def continued(said: str) -> list[int]:
-        return encode([*request.messages, Message(role=Role.ASSISTANT, content=said)])
+        # the whole conversation, although old turns may have been left out of this prompt
+        turns = conversation(wanted.asked, wanted.chosen.settings)
+        return encode([*turns, Message(role=Role.ASSISTANT, content=said)])
 
     return Heading(
         shape=wanted.api.shape,
@@ -163,8 +147,8 @@ def _heading(wanted: _Wanted, answer: Answer, *, was_loaded: bool) -> Heading:
         created=answer.created,
         arrived=answer.arrived,
         was_loaded=was_loaded,
-        scored=request.top_logprobs is not None,
-        context=continued if wanted.api is _GENERATE and request.prompt is None else None,
+        scored=wanted.request.top_logprobs is not None,
+        context=continued if wanted.api is _GENERATE and wanted.asked.prompt is None else None,
         extra=answer.shown_warnings,
     )
 

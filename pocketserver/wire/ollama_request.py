@@ -11,7 +11,7 @@ import msgspec
 from pocketserver.chat import Constraint, GenerationRequest, Message, Role, Tool
 from pocketserver.errors import Code, Refusal
 from pocketserver.models.library import ModelSettings
-from pocketserver.wire import json_body, ollama_context, ollama_fields, ollama_messages, ollama_options
+from pocketserver.wire import json_body, ollama_context, ollama_fields, ollama_messages, ollama_options, ollama_template
 from pocketserver.wire.json_body import invalid
 from pocketserver.wire.ollama_options import Warn
 
@@ -143,11 +143,14 @@ def generation_request(
     options = ollama_options.parse(asked.options, settings.parameters, warn)
     if asked.shift:
         warn("shift", "ignored: an answer ends where the context is full")
+    messages, prompt = conversation(asked, settings), asked.prompt
+    if asked.template is not None:
+        messages, prompt = (), ollama_template.render(asked.template, messages)
     request = GenerationRequest(
         id=request_id,
         model=model,
-        messages=() if asked.prompt is not None else _conversation(asked, settings),
-        prompt=asked.prompt,
+        messages=messages,
+        prompt=prompt,
         suffix=asked.suffix,
         sampling=options.sampling,
         max_tokens=options.max_tokens,
@@ -155,15 +158,17 @@ def generation_request(
         tools=asked.tools,
         constraint=asked.constraint,
         top_logprobs=asked.top_logprobs,
-        reasoning_effort=None if asked.prompt is not None else effort,
+        reasoning_effort=None if prompt is not None else effort,
         whole=not asked.stream,
         keep_alive=asked.keep_alive,
     )
     return request, options.num_ctx
 
 
-def _conversation(asked: Asked, settings: ModelSettings) -> tuple[Message, ...]:
-    """A system message (the request's, else the model's), the model's own turns, the request's."""
+def conversation(asked: Asked, settings: ModelSettings) -> tuple[Message, ...]:
+    """A system message (the request's, else the model's), the model's own turns, the request's. Raw ones: none."""
+    if asked.prompt is not None:
+        return ()
     own, given = settings, list(asked.messages)
     system = _system_of(given) or ([] if asked.continued else _system(own.system))
     if asked.system is not None:

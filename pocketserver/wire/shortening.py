@@ -53,9 +53,9 @@ class Shortened:
             size = refusal.details.get("context_size")
             if refusal.code is not Code.CONTEXT_LENGTH_EXCEEDED or size is None:
                 raise
-        messages = await self._newest(size)
-        self._told(len(self._request.messages) - len(messages))
-        return await self._open(msgspec.structs.replace(self._request, messages=messages))
+        shorter = await shortened(self._request, size, door=self._door, shorten=self._shorten)
+        self._told(len(self._request.messages) - len(shorter.messages))
+        return await self._open(shorter)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -68,21 +68,31 @@ class Shortened:
         self._opened = opened
         return batches
 
-    async def _newest(self, size: int) -> tuple[Message, ...]:
-        given = self._request.messages
-        free = max(1, min(self._request.max_tokens, _MOST_ANSWER_TOKENS, size // _ANSWER_SHARE))
-        try:
-            return await self._shorten(given, self._count, context_size=size, answer_tokens=free)
-        except Refusal:
-            if free == 1:
-                raise
-            return await self._shorten(given, self._count, context_size=size)
 
-    async def _count(self, messages: Sequence[Message]) -> int:
-        """A prompt that is too long to be counted at all has at least the tokens that its refusal names."""
-        try:
-            return await self._door.count(msgspec.structs.replace(self._request, messages=tuple(messages)))
-        except Refusal as refusal:
-            if refusal.code is not Code.CONTEXT_LENGTH_EXCEEDED:
-                raise
-            return refusal.details["prompt_tokens"]
+async def shortened(request: GenerationRequest, size: int, *, door: Door, shorten: Shorten) -> GenerationRequest:
+    """The request without its oldest turns, for a context of this size, some of which is left to the answer.
+
+    Raises CONTEXT_LENGTH_EXCEEDED when even the least is too long.
+    """
+
+    async def count(messages: Sequence[Message]) -> int:
+        return await prompt_tokens(msgspec.structs.replace(request, messages=tuple(messages)), door)
+
+    free = max(1, min(request.max_tokens, _MOST_ANSWER_TOKENS, size // _ANSWER_SHARE))
+    try:
+        kept = await shorten(request.messages, count, context_size=size, answer_tokens=free)
+    except Refusal:
+        if free == 1:
+            raise
+        kept = await shorten(request.messages, count, context_size=size)
+    return msgspec.structs.replace(request, messages=kept)
+
+
+async def prompt_tokens(request: GenerationRequest, door: Door) -> int:
+    """A prompt that is too long to be counted at all has at least the tokens that its refusal names."""
+    try:
+        return await door.count(request)
+    except Refusal as refusal:
+        if refusal.code is not Code.CONTEXT_LENGTH_EXCEEDED:
+            raise
+        return refusal.details["prompt_tokens"]

@@ -189,6 +189,34 @@ async def test_a_raw_prompt_gives_no_numbers(served: Served) -> None:
     assert answer.context is None
 
 
+async def test_a_template_of_the_request_writes_the_prompt(served: Served) -> None:
+    served.says(echo=True)
+
+    answer = await served.sdk.generate(
+        MODEL, "hi", system="S", template="<{{ .System }}>{{ .Prompt }}: {{ .Response }}"
+    )
+
+    assert (answer.response, answer.thinking) == ("<S>hi: ", None)
+    assert answer.context
+    with pytest.raises(ollama.ResponseError, match="template") as caught:
+        await served.sdk.generate(MODEL, "hi", template="{{ .Tools }}{{ slice .Messages 1 }}")
+    assert caught.value.status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("context", "status"),
+    [([], 200), ([999_999_999], 400), ([-1], 400), (["a"], 400), ([1] * 10_000, 200), (list(range(10_000)), 200)],
+)
+async def test_numbers_of_no_answer_are_refused_or_read_as_text(served: Served, context: Any, status: int) -> None:
+    body = {"model": MODEL, "prompt": "hi", "context": context, "stream": False}
+
+    found, answer = await served.post("/api/generate", body)
+
+    assert found == status
+    if status == 400:
+        assert "context" in json.loads(answer)["error"]
+
+
 async def test_options_reach_the_engine(served: Served) -> None:
     short = await served.sdk.chat(MODEL, HI, options={"num_predict": 3}, think=False)
     served.says(text="one two. three")
@@ -295,6 +323,22 @@ async def test_a_model_is_made_copied_used_and_deleted(served: Served) -> None:
     assert (answer.prompt_eval_count or 0) > (plain.prompt_eval_count or 0)
     with pytest.raises(ollama.ResponseError, match="model 'pirate' not found"):
         await served.sdk.show("pirate")
+
+
+async def test_a_model_over_a_made_one_keeps_what_it_does_not_change(served: Served) -> None:
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    await served.sdk.create("c1", from_=MODEL, system="S", parameters={"num_predict": 3})
+    await served.sdk.create("c2", from_="c1", messages=turns)
+    await served.sdk.create("c1", from_="c1", system="")
+
+    first, second = await served.sdk.chat("c1", HI, think=False), await served.sdk.chat("c2", HI, think=False)
+    plain = await served.sdk.chat(MODEL, HI, think=False)
+    assert (first.eval_count, second.eval_count) == (3, 3)
+    assert first.prompt_eval_count == plain.prompt_eval_count
+    assert (second.prompt_eval_count or 0) > (plain.prompt_eval_count or 0)
+    own = [{"role": "system", "content": "S"}, *turns, *HI]
+    assert (await served.sdk.chat(MODEL, own, think=False)).prompt_eval_count == second.prompt_eval_count
+    assert (await served.sdk.show("c2")).capabilities == (await served.sdk.show(MODEL)).capabilities
 
 
 async def test_a_modelfile_makes_a_model_too(served: Served) -> None:
@@ -557,6 +601,20 @@ async def test_what_was_not_done_as_asked_is_told_in_the_hub(tmp_path: Path) -> 
             "options.num_ctx:clamped to 8192",
         }
         assert "options.mirostat:ignored" in response.headers["x-pocketserver-warnings"]
+
+
+async def test_a_generic_name_means_the_loaded_model_in_the_hub_alone(served: Served, tmp_path: Path) -> None:
+    ask = {"model": "gpt-4o-mini", "messages": HI, "stream": False}
+    assert (await served.post("/api/chat", ask))[0] == 404
+
+    async with (
+        serving_ollama(tmp_path / "hub", profile="hub") as hub,
+        hub.running.session() as http,
+        http.post("/api/chat", json=ask) as response,
+    ):
+        found = await response.json()
+        assert (response.status, found["model"]) == (200, "gpt-4o-mini")
+        assert found["warnings"] == [f"model:gpt-4o-mini was answered by {MODEL}"]
 
 
 async def test_a_request_without_a_model_means_the_loaded_one_only_in_the_hub(served: Served, tmp_path: Path) -> None:

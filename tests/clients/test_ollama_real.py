@@ -101,6 +101,13 @@ async def test_the_numbers_of_an_answer_continue_it(served: Served) -> None:
     assert gained >= (first.eval_count or 0)
 
 
+@pytest.mark.parametrize("context", [[1] * 10_000, list(range(10_000)), [0, 1, 2], [0x10FFFF]])
+async def test_the_worker_lives_through_numbers_of_no_answer(served: Served, context: Any) -> None:
+    answer = await served.sdk.generate(served.model, "hi", context=context, options=GREEDY)
+
+    assert answer.response
+
+
 async def test_raw_and_templated_prompts_differ_by_the_template(served: Served) -> None:
     raw = await served.sdk.generate(served.model, "Once upon a time", raw=True, options=GREEDY)
     told = await served.sdk.generate(served.model, "Once upon a time", options=GREEDY)

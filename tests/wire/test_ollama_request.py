@@ -222,6 +222,12 @@ def test_context_of_somebody_else_is_text_and_an_empty_one_nothing() -> None:
     assert len(generate(prompt="x", context=[]).messages) == 1
 
 
+def test_a_template_writes_the_prompt() -> None:
+    made = request(generate(prompt="x", template="<{{ .System }}>{{ .Prompt }}={{ .Response }}!"), MADE)
+
+    assert (made.prompt, made.messages, made.reasoning_effort) == ("<S>a=!<>x=", (), None)
+
+
 def test_logprobs_without_alternatives_are_those_of_the_chosen_tokens() -> None:
     assert chat(logprobs=True).top_logprobs == 0
     assert chat(logprobs=True, top_logprobs=3).top_logprobs == 3
