@@ -13,7 +13,8 @@ from pocketserver.answering import Exchange
 from pocketserver.assembly import assemble
 from pocketserver.engines.engine import Engine
 from pocketserver.engines.sim.engine import SimEngine, SimOptions
-from pocketserver.server import Server, serving
+from pocketserver.server import Server
+from pocketserver.serving import serving
 from pocketserver.settings import load
 from pocketserver.telemetry import logs
 from tests.waiting import until

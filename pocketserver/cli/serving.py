@@ -22,7 +22,8 @@ from pocketserver.gate import key_file
 from pocketserver.lan import address, identity, mdns
 from pocketserver.lan.names import Auth, Description, Readiness
 from pocketserver.listening import is_loopback
-from pocketserver.server import Server, serving
+from pocketserver.server import Server
+from pocketserver.serving import serving
 from pocketserver.settings import Effective
 from pocketserver.telemetry import logs
 

@@ -29,9 +29,7 @@ class LibraryElsewhere:
         found = await self.find(name)
         if found is None:
             raise Refusal(Code.MODEL_NOT_FOUND, f"model '{name[:80]}' not found", param="model")
-        return ShownModel(
-            model=found, modelfile="", parameters="", template="", system="", license="", model_info={}
-        )
+        return ShownModel(model=found, modelfile="", parameters="", template="", system="", license="", model_info={})
 
     @asynccontextmanager
     async def create(self, spec: CreateSpec, *, local_files: bool = False) -> AsyncIterator[AsyncIterator[Step]]:
@@ -57,7 +55,8 @@ def _refuse(*_asked: object) -> NoReturn:
 
 
 async def _nothing() -> AsyncIterator[Step]:
-    for step in ():
+    steps: Sequence[Step] = ()
+    for step in steps:
         yield step
 
 

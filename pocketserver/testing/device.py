@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 from pocketserver.assembly import assemble, make_engine
 from pocketserver.chat import JsonValue
-from pocketserver.server import Server, serving
+from pocketserver.server import Server
+from pocketserver.serving import serving
 from pocketserver.settings import load
 from pocketserver.telemetry import logs
 

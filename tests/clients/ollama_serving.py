@@ -13,7 +13,7 @@ import ollama
 from pocketserver.assembly import assemble, make_engine, prepare_model
 from pocketserver.engines.sim.engine import SimEngine, SimOptions
 from pocketserver.engines.sim.rules import NewRule, Reply
-from pocketserver.server import serving
+from pocketserver.serving import serving
 from pocketserver.settings import load
 from pocketserver.telemetry import logs
 from tests.serving import Running, running
