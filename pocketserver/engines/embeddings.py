@@ -17,14 +17,20 @@ def cut_to(window: int, tokens: list[T], index: int, *, truncate: bool) -> list[
     if len(tokens) <= window:
         return tokens
     if not truncate:
-        raise Refusal(
-            Code.CONTEXT_LENGTH_EXCEEDED,
-            f"This model's maximum context length is {window} tokens. However, {PARAM}[{index}] resulted in"
-            f" {len(tokens)} tokens. Please shorten it or start the server with a larger --context.",
-            param=PARAM,
-            details={"prompt_tokens": len(tokens), "context_size": window, "index": index},
-        )
+        raise too_long(window, len(tokens), index)
     return tokens[:window]
+
+
+def too_long(window: int, tokens: int, index: int, *, at_least: bool = False) -> Refusal:
+    """The refusal of an entry that does not fit."""
+    said = f"at least {tokens}" if at_least else f"{tokens}"
+    return Refusal(
+        Code.CONTEXT_LENGTH_EXCEEDED,
+        f"This model's maximum context length is {window} tokens. However, {PARAM}[{index}] resulted in {said} tokens."
+        " Please shorten it or start the server with a larger --context.",
+        param=PARAM,
+        details={"prompt_tokens": tokens, "context_size": window, "index": index},
+    )
 
 
 def unknown_token(index: int, token: int, size: int) -> Refusal:

@@ -9,6 +9,9 @@ from pocketserver.engines.llama.decoder import DecodeAbortedError, Decoder
 from pocketserver.engines.llama.model import Vocabulary
 from pocketserver.engines.llama.sampler import log_probability, most_probable
 
+_SCORED_AT_ONCE = 64
+"""Tokens whose logits are in memory at one time: a megabyte each with a large vocabulary."""
+
 
 class Echo:
     """What one answer begins with. Holds nothing but the prompt."""
@@ -33,10 +36,11 @@ class Echo:
         """The same with the score of each token. Reads the whole prompt anew: the context holds it afterwards."""
         decoder.clear()
         scores = [self._named(self._tokens[0], is_first=True)]
-        for start in range(0, len(self._tokens), decoder.micro_batch):
+        size = min(decoder.micro_batch, _SCORED_AT_ONCE)
+        for start in range(0, len(self._tokens), size):
             if cancelled():
                 raise DecodeAbortedError
-            batch = self._tokens[start : start + decoder.micro_batch]
+            batch = self._tokens[start : start + size]
             decoder.decode(batch, all_logits=True)
             following = self._tokens[start + 1 : start + 1 + len(batch)]
             scores += [self._score(decoder, row, token) for row, token in enumerate(following)]

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pocketserver.chat import EmbeddingInput
-from pocketserver.engines.embeddings import cut_to, unknown_token
+from pocketserver.engines.embeddings import cut_to, too_long, unknown_token
 from pocketserver.engines.llama.decoder import DecodeAbortedError
 from pocketserver.engines.llama.frames import Embed, Embedded, FromWorker, Load, PromptProgress
 from pocketserver.engines.llama.free_memory import available_memory
@@ -116,7 +116,8 @@ class Embedder:
 
     def answer(self, request: Embed, cancelled: Callable[[], bool]) -> None:
         """Embed one input after another, each in a frame. Raises Refusal, and DecodeAbortedError once cancelled."""
-        whole = [self._tokens(given, index) for index, given in enumerate(request.inputs)]
+        inputs = [self._readable(given, index, truncate=request.truncate) for index, given in enumerate(request.inputs)]
+        whole = [self._tokens(given, index) for index, given in enumerate(inputs)]
         read = [self._cut(tokens, index, truncate=request.truncate) for index, tokens in enumerate(whole)]
         for index, tokens in enumerate(read):
             vector = self._embed(request.id, tokens, cancelled)
@@ -128,6 +129,20 @@ class Embedder:
                     truncated=len(whole[index]) > self._window,
                 )
             )
+
+    def _readable(self, given: EmbeddingInput, index: int, *, truncate: bool) -> EmbeddingInput:
+        """Cut or refuse a text that no number of tokens could hold, unread: to split megabytes takes llama.cpp half a
+        minute, in which nobody can stop it.
+        """
+        if len(given) <= self._window or not isinstance(given, str):
+            return given
+        data, longest = given.encode(errors="replace"), self._model.vocabulary.longest_token_bytes()
+        fewest = -(-len(data) // longest)
+        if fewest <= self._window:
+            return given
+        if not truncate:
+            raise too_long(self._window, fewest, index, at_least=True)
+        return data[: (self._window + 1) * longest].decode(errors="ignore")
 
     def _tokens(self, given: EmbeddingInput, index: int) -> list[int]:
         vocabulary = self._model.vocabulary

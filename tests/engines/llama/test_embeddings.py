@@ -13,6 +13,7 @@ from pocketserver.engines.llama.embedder import Pool
 from pocketserver.engines.llama.process import LlamaEngine, LlamaOptions
 from pocketserver.errors import Code, Refusal
 from tests.engines.llama.asking import answered, asking, completing
+from tests.engines.llama.conftest import MakeEngine
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.real_model]
 
@@ -145,3 +146,17 @@ async def test_pooling_does_not_depend_on_where_a_batch_ends(
     for rows in pieces:
         pool.add(rows)
     assert pool.unit_vector().tolist() == pytest.approx(expected)
+
+
+async def test_megabytes_are_refused_or_cut_before_anybody_splits_them(make_engine: MakeEngine) -> None:
+    """A text that no number of tokens within the window could hold; to split it takes llama.cpp half a minute."""
+    engine = make_engine(context=256)
+    await engine.start()
+    megabytes = "many words " * 300_000
+    async with asyncio.timeout(20):
+        with pytest.raises(Refusal, match=r"input\[1\] resulted in at least") as caught:
+            await engine.embed(["ok", megabytes], truncate=False)
+        cut = await engine.embed([megabytes, megabytes[:5000]], truncate=True)
+    assert caught.value.code is Code.CONTEXT_LENGTH_EXCEEDED
+    assert (cut.prompt_tokens, cut.truncated) == (512, (0, 1))
+    assert cut.vectors[0] == pytest.approx(cut.vectors[1], abs=1e-5)
