@@ -77,6 +77,8 @@ def test_every_code_of_the_error_table_exists_and_those_a_client_meets_are_in_it
         "disconnected_by_host",
         "upstream_failed",
         "upstream_unreachable",
+        "response_not_found",
+        "previous_response_not_found",
     }
 
     assert named == {code.value for code in Code} - elsewhere
