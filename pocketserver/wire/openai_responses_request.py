@@ -106,6 +106,7 @@ class Body(msgspec.Struct, frozen=True):
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+    client_metadata: Any = None
     prompt_cache_retention: Any = None
     prompt_cache_options: Any = None
     service_tier: str | None = None
