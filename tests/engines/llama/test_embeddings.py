@@ -13,7 +13,6 @@ from pocketserver.engines.llama.embedder import Pool
 from pocketserver.engines.llama.process import LlamaEngine, LlamaOptions
 from pocketserver.errors import Code, Refusal
 from tests.engines.llama.asking import answered, asking, completing
-from tests.engines.llama.conftest import MakeEngine
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.real_model]
 
@@ -148,12 +147,14 @@ async def test_pooling_does_not_depend_on_where_a_batch_ends(
     assert pool.unit_vector().tolist() == pytest.approx(expected)
 
 
-async def test_megabytes_are_refused_or_cut_before_anybody_splits_them(make_engine: MakeEngine) -> None:
+async def test_megabytes_are_refused_or_cut_before_anybody_splits_them(
+    default_model_path: Path, tmp_path: Path
+) -> None:
     """A text that no number of tokens within the window could hold; to split it takes llama.cpp half a minute."""
-    engine = make_engine(context=256)
-    await engine.start()
+    options = LlamaOptions(model_id="m", path=default_model_path, state_folder=tmp_path, context=256, threads=1)
     megabytes = "many words " * 300_000
-    async with asyncio.timeout(20):
+    async with closing(LlamaEngine(options)) as engine, asyncio.timeout(60):
+        await engine.start()
         with pytest.raises(Refusal, match=r"input\[1\] resulted in at least") as caught:
             await engine.embed(["ok", megabytes], truncate=False)
         cut = await engine.embed([megabytes, megabytes[:5000]], truncate=True)
