@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pocketserver.engines.llama import cache_files
+from pocketserver.engines.llama.borrowed_memory import borrowed
 from pocketserver.engines.llama.cache_files import CacheFileFault, Header, StateFile
-from pocketserver.engines.llama.free_memory import borrowed
 
 Tokens = npt.NDArray[np.int32]
 State = npt.NDArray[np.uint8]

@@ -8,8 +8,8 @@ import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
+from pocketserver.engines.llama.borrowed_memory import borrowed
 from pocketserver.engines.llama.frames import Load
-from pocketserver.engines.llama.free_memory import borrowed
 from pocketserver.engines.llama.model import Model, common_prefix
 from pocketserver.engines.llama.native import AbortFlag
 from pocketserver.engines.llama.runtime import FLASH_ATTENTION_TYPES, GGML_TYPES, Runtime

@@ -1,17 +1,9 @@
-"""How much memory may still be taken on this machine, in this container; and large pieces of it that come back."""
+"""How much memory may still be taken on this machine, in this container. The server needs it too: no numpy here."""
 
 import contextlib
-import mmap
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 import psutil
-
-
-def borrowed(size_bytes: int) -> npt.NDArray[np.uint8]:
-    """An array whose pages the system gets back at once when it is dropped, which an allocator may put off."""
-    return np.frombuffer(mmap.mmap(-1, max(1, size_bytes)), np.uint8)[:size_bytes]
 
 
 def available_memory(limit_bytes: int | None = None) -> int:

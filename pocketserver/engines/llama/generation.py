@@ -22,12 +22,11 @@ from pocketserver.engines.llama.answer import Reply
 from pocketserver.engines.llama.constraint import TokenConstraint
 from pocketserver.engines.llama.decoder import DecodeAbortedError, Decoder, Logits
 from pocketserver.engines.llama.model import Vocabulary
+from pocketserver.engines.llama.outbox import Emit, Outbox
 from pocketserver.engines.llama.runtime import NO_DRAFTS, Drafts
 from pocketserver.engines.llama.sampler import Sampler, log_probability, most_probable
 from pocketserver.engines.llama.speculation import Drafter
 from pocketserver.errors import Code, Refusal
-
-Emit = Callable[[Sequence[Event]], None]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,6 +45,7 @@ class Generation:
     cancelled: Callable[[], bool]
     drafts: Drafts = NO_DRAFTS
     load_seconds: float = 0.0
+    _outbox: Outbox = field(init=False)
     _sampler: Sampler = field(init=False)
     _drafter: Drafter | None = None
     _row: int = -1
@@ -61,6 +61,7 @@ class Generation:
 
         Raises DecodeAbortedError when cancelled, Refusal when the model or the constraint fails.
         """
+        self._outbox = Outbox(lambda events: self.emit(merged(events)))
         self._limit = min(self.request.max_tokens, self.decoder.context_size - len(self.prompt))
         self._reason = None if self._limit else FinishReason.LENGTH
         self._sampler = Sampler(self.request.sampling, self.prompt)
@@ -70,9 +71,12 @@ class Generation:
         self._read_prompt()
         first = time.perf_counter()
         self._prompt_seconds = first - started
-        while self._reason is None:
-            self._step()
-        self._finish(time.perf_counter() - first)
+        try:
+            while self._reason is None:
+                self._step()
+            self._finish(time.perf_counter() - first)
+        finally:
+            self._outbox.flush()
 
     @property
     def _scored(self) -> bool:
@@ -104,6 +108,7 @@ class Generation:
         """Choose a token, add what it forces, show both, decode both."""
         if self.cancelled():
             raise DecodeAbortedError
+        self._outbox.step()
         if self._drafter is not None:
             self._step_ahead(self._drafter)
             return
@@ -143,8 +148,7 @@ class Generation:
             if self._reason is not None:
                 break
             accepted += 1
-        if events:
-            self.emit(merged(events))
+        self._outbox.put(events)
         return accepted
 
     def _ends(self, token: int) -> bool:
@@ -189,8 +193,7 @@ class Generation:
             shown += 1
         if last and shown == len(tokens) and self.constraint is not None and self.constraint.finished:
             self._reason = FinishReason.STOP
-        if events:
-            self.emit(merged(events))
+        self._outbox.put(events)
 
     def _shown(self, token: int, logits: Logits | None) -> Sequence[Event]:
         self._generated += 1
@@ -237,7 +240,7 @@ class Generation:
             load_seconds=self.load_seconds,
         )
         finished = Finished(reason=reason, usage=usage, timings=timings, stop_sequence=self.reply.stop_sequence)
-        self.emit([*rest, finished])
+        self._outbox.put([*rest, finished])
 
 
 def merged(events: Sequence[Event]) -> list[Event]:

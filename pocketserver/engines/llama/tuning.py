@@ -17,7 +17,7 @@ TURN_GENERATED_TOKENS = 100
 """A typical turn of a conversation that is 500 to 1,000 tokens deep: what a choice is judged by."""
 
 WORTH_EXACTNESS = 1.05
-"""A format whose logits do not depend on the batch is taken while it is no more than 5 % slower."""
+"""A format is taken for its exactness, or for the memory it saves, while it is no more than 5 % slower."""
 
 WORTH_A_CHANGE = 1.05
 """Smaller gains than this are noise, and leave the number of threads and the micro-batch as they are."""
@@ -141,13 +141,21 @@ def choose(record: TuningRecord, given: Given) -> Choice:
 
 
 def choose_format(rows: Iterable[Row], given: Given) -> Row | None:
-    """The format of the fastest typical turn; one that is batch-invariant may be up to 5 % slower."""
-    allowed = [row for row in rows if row.question is Question.FORMAT and _permits(given, row.runtime)]
-    if not allowed:
-        return None
-    fastest = min(row.turn_seconds for row in allowed)
-    exact = [row for row in allowed if row.batch_invariant and row.turn_seconds <= fastest * WORTH_EXACTNESS]
-    return min(exact or allowed, key=lambda row: row.turn_seconds)
+    """The format of the fastest typical turn among those that were not ruled out by hand; see `best_format`."""
+    return best_format(row for row in rows if _permits(given, row.runtime))
+
+
+def best_format(rows: Iterable[Row]) -> Row | None:
+    """The fastest; among those that are nearly as fast one that is exact, and one with flash attention.
+
+    Flash attention takes less memory, by context times micro-batch, and its share is the same at any depth.
+    """
+    formats = [row for row in rows if row.question is Question.FORMAT]
+    fastest = min((row.turn_seconds for row in formats), default=0.0)
+    near = [row for row in formats if row.turn_seconds <= fastest * WORTH_EXACTNESS]
+    near = [row for row in near if row.batch_invariant] or near
+    near = [row for row in near if row.runtime.flash_attention is not FlashAttention.OFF] or near
+    return min(near, key=lambda row: row.turn_seconds, default=None)
 
 
 def best_threads(rows: Iterable[Row], usual: Runtime) -> int:

@@ -28,6 +28,7 @@ from pocketserver.engines.llama.tuning import (
     Row,
     TuningRecord,
     best_batch_threads,
+    best_format,
     best_threads,
 )
 from pocketserver.errors import Refusal
@@ -94,8 +95,8 @@ class _Measuring:
         for kv_type, flash_attention in FORMATS:
             with contextlib.suppress(Refusal):  # not every format suits every model's head size
                 self._measure_format(msgspec.structs.replace(quick, kv_type=kv_type, flash_attention=flash_attention))
-        best = self._best_format(quick)
-        self._measure_micro_batches(best)
+        best = best_format(self._rows)
+        self._measure_micro_batches(best.runtime if best else quick)
         return TuningRecord(
             build="",
             safe_mode=not self._load.extra_buffers,
@@ -196,10 +197,6 @@ class _Measuring:
             same = same and all(np.array_equal(row, decoder.logits(index)) for index, row in enumerate(alone))
         decoder.truncate(depth)
         return same, tuple(batches)
-
-    def _best_format(self, quick: Runtime) -> Runtime:
-        rows = [row for row in self._rows if row.question is Question.FORMAT]
-        return min(rows, key=lambda row: row.turn_seconds).runtime if rows else quick
 
     def _measure_micro_batches(self, runtime: Runtime) -> None:
         on_gpu = self._model.gpu_layers > 0  # which hears of a cancel between micro-batches only
