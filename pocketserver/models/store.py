@@ -13,7 +13,7 @@ from pocketserver.errors import StartupError
 from pocketserver.models.catalog import Catalog, CatalogEntry
 from pocketserver.models.digests import DigestCache
 from pocketserver.models.gguf import split_name
-from pocketserver.models.gguf_folder import GgufFolder
+from pocketserver.models.gguf_folder import GgufFolder, belongs_to
 from pocketserver.models.installed import InstalledModel, Origin, model_at
 from pocketserver.models.journal import changing
 from pocketserver.models.names import id_of_stem, key_of, stem_for
@@ -90,11 +90,6 @@ class ModelStore:
         """Where a single-file model of this name lies or will lie. Raises StartupError for other words."""
         return self.folder / f"{self.stem_of(name)}.gguf"
 
-    def files_of(self, name: str) -> Sequence[str]:
-        """The names of the files in our own folder that a model of this name consists of."""
-        key = key_of(name)
-        return [path.name for model in self._own_models() if model.key == key for path in model.files]
-
     def remove(self, name: str) -> InstalledModel:
         """Delete a model's files and the settings beside it. Raises StartupError when there is none of this name."""
         model = self.find(name)
@@ -103,7 +98,7 @@ class ModelStore:
         if model.origin is not Origin.OWN:
             raise StartupError(read_only(model))
         with changing(self.folder) as change:
-            change.remove(*(path.name for path in model.files))
+            change.clear(belongs_to(_stem(model)))
             change.commit()
         return model
 

@@ -58,6 +58,7 @@ class DownloadServer:
         self.sent_bytes += len(body) if cut is None else cut
         if stall is not None:
             await self.released.wait()
+            await response.write(body[stall:])
         if limit is not None:
             assert request.transport is not None
             request.transport.close()
