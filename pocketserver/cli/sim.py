@@ -138,6 +138,24 @@ def faults(as_json: Json = False) -> None:
 
 
 @app.command()
+def scenarios() -> None:
+    """List the scenarios that are shipped."""
+    from pocketserver.simulator.scenario import load_scenario, scenario_names
+
+    for name in scenario_names():
+        typer.echo(f"{name:26} {load_scenario(name).summary}")
+
+
+@app.command()
+def devices() -> None:
+    """List the devices that are shipped."""
+    from pocketserver.simulator.presets import load_preset, preset_names
+
+    for name in preset_names():
+        typer.echo(f"{name:26} {load_preset(name).summary}")
+
+
+@app.command()
 def report(pid: Pid = None, port: Port = None, as_json: Json = False) -> None:
     """Tell what clients did wrong with the faults they met; exit 1 when there was something."""
     verdict = _ask(pid, port, "GET", "/verdict")

@@ -1,5 +1,6 @@
 """Faults in force, and which of them strikes a request."""
 
+import difflib
 import random
 import re
 from dataclasses import dataclass, field
@@ -127,7 +128,11 @@ def check_fault(asked: NewFault) -> None:
     """Raises UsageError, one line, for a fault that means nothing."""
     kind = FAULTS.get(asked.fault)
     if kind is None:
-        raise UsageError(f"There is no fault {asked.fault[:80]!r}. `pocketserver sim faults` lists those that exist.")
+        near = difflib.get_close_matches(asked.fault, FAULTS, n=3, cutoff=0.5)
+        meant = f" Did you mean {' or '.join(near)}?" if near else ""
+        raise UsageError(
+            f"There is no fault {asked.fault[:80]!r}.{meant} `pocketserver sim faults` lists those that exist."
+        )
     missing = [name for name in kind.needs if getattr(asked, name) is None]
     if missing:
         raise UsageError(f"The fault {asked.fault} needs `{missing[0]}`.")

@@ -1,10 +1,11 @@
 """The words of the simulator's control: state changes and faults, as JSON, as TOML and as Python arguments."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal, TypeVar
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, Meta, UnsetType, inspect
 
 from pocketserver.chat import JsonValue
 from pocketserver.engines.sim.state import App, Network
@@ -88,8 +89,36 @@ class NewFault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def read(kind: type[AnyWord], given: Mapping[str, JsonValue], what: str) -> AnyWord:
-    """Check words from outside. Raises UsageError that names the field."""
+    """Check words from outside. Raises UsageError that names the field and what it may be."""
     try:
         return msgspec.convert(given, kind)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{what} cannot be: {error}.") from error
+        raise UsageError(f"{what} cannot be: {error}.{_allowed(kind, str(error))}") from error
+
+
+def _allowed(kind: type[msgspec.Struct], fault: str) -> str:
+    """The words that would have been right, where a wrong one was written at the top."""
+    names = kind.__struct_fields__
+    if re.search(r"unknown field `\w+`$", fault):
+        return f" It has: {', '.join(names)}."
+    place = re.search(r"Invalid enum value .* at `\$\.(\w+)`$", fault)
+    if place is None or place[1] not in names:
+        return ""
+    info = inspect.type_info(kind)
+    assert isinstance(info, inspect.StructType)
+    field = next(field for field in info.fields if field.name == place[1])
+    return f" Allowed: {', '.join(_words_of(field.type))}."
+
+
+def _words_of(kind: inspect.Type) -> Sequence[str]:
+    match kind:
+        case inspect.UnionType():
+            return [word for one in kind.types for word in _words_of(one)]
+        case inspect.LiteralType():
+            return [str(value) for value in kind.values]
+        case inspect.EnumType():
+            return [str(member.value) for member in kind.cls]
+        case inspect.FloatType():
+            return ["a number"]
+        case _:
+            return []

@@ -10,6 +10,7 @@ import openai
 import pytest
 from openai import OpenAI
 
+from pocketserver.errors import UsageError
 from pocketserver.testing.device import SimulatedServer
 
 HI: Any = [{"role": "user", "content": "hi"}]
@@ -51,6 +52,19 @@ def test_the_next_request_can_fail_with_any_code(pocketserver: SimulatedServer, 
         ask(client)
     assert caught.value.code == "model_busy"
     assert ask(client).choices[0].message.content
+
+
+def test_a_wrong_word_is_answered_with_the_right_ones(pocketserver: SimulatedServer) -> None:
+    with pytest.raises(UsageError, match="Did you mean model_busy"):
+        pocketserver.fail_next("busy")
+    with pytest.raises(UsageError, match="It has: fault, code, message, after_tokens"):
+        pocketserver.fail_next("stall", after=3)
+    with pytest.raises(UsageError, match="Allowed: auto, critical, fair, nominal, serious"):
+        pocketserver.device.thermal = "boiling"
+    with pytest.raises(UsageError, match="Allowed: max, a number"):
+        pocketserver.device.speed = "fast"
+    with pytest.raises(UsageError, match="It has: thermal, low_power"):
+        pocketserver.device.termal = "serious"
 
 
 def test_the_device_can_be_made_hot_and_unplugged(pocketserver: SimulatedServer, client: OpenAI) -> None:
