@@ -1,6 +1,8 @@
 """From settings to the parts of one server: which engine, which keys, which door."""
 
 import asyncio
+import hashlib
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +23,7 @@ from pocketserver.models.library import DiskLibrary, StoredModel
 from pocketserver.models.progress import Report
 from pocketserver.models.pull import pull
 from pocketserver.models.store import InstalledModel, ModelStore, open_store, resolve_model_argument
+from pocketserver.models.whole_file import put_in_place
 from pocketserver.room.code import own_code
 from pocketserver.server import Server, make_door
 from pocketserver.settings import SECRETS, Effective, Settings
@@ -35,7 +38,10 @@ from pocketserver.telemetry.present import Sources
 from pocketserver.wire.ollama_models import Capabilities
 
 if TYPE_CHECKING:
+    from pocketserver.engines.llama.examiner import Examiner
     from pocketserver.engines.llama.process import LlamaOptions
+
+_SMALLEST_CONTEXT = 16
 
 
 def assemble(effective: Effective, engine: Engine, log: ServerLog, model: InstalledModel | None = None) -> Server:
@@ -201,15 +207,18 @@ def _llama(settings: Settings, model: InstalledModel | None) -> Engine:
     assert model is not None, "prepare_model finds one"
     if not settings.switching:
         return LlamaEngine(llama_options(settings, model))
+    from pocketserver.engines.llama.examiner import Examiner
+
+    examiner = Examiner(settings.home_folder / "llama")
     return SwitchingEngine(
         name=LlamaEngine.name,
-        find=lambda name: asyncio.to_thread(_loadable, settings, model, name),
+        find=lambda name: asyncio.to_thread(_loadable, settings, examiner, model, name),
         first=model.id,
         keep_alive_seconds=settings.model_keep_alive_seconds,
     )
 
 
-def _loadable(settings: Settings, first: InstalledModel, name: str) -> Loadable:
+def _loadable(settings: Settings, examiner: "Examiner", first: InstalledModel, name: str) -> Loadable:
     """An installed model of this name, ready to be loaded. Reads the disk. Raises MODEL_NOT_FOUND."""
     from pocketserver.engines.llama.process import LlamaEngine
 
@@ -221,8 +230,36 @@ def _loadable(settings: Settings, first: InstalledModel, name: str) -> Loadable:
     stat = model.path.stat()
     options = llama_options(settings, model)
     return Loadable(
-        id=model.id, identity=(stat.st_dev, stat.st_ino, stat.st_mtime_ns), make=lambda: LlamaEngine(options)
+        id=model.id,
+        identity=(stat.st_dev, stat.st_ino, stat.st_mtime_ns, options.chat_template, options.context),
+        make=lambda: LlamaEngine(options),
+        count=lambda request: examiner.count(model.path, request, options.chat_template),
     )
+
+
+def _template_file(settings: Settings, model: InstalledModel) -> Path | None:
+    """The chat template to use in place of the file's own: the setting's, else the one made with the model's name."""
+    if settings.chat_template is not None:
+        return Path(settings.chat_template)
+    text = model.settings.jinja_template
+    if text is None:
+        return None
+    folder = settings.home_folder / "llama" / "templates"
+    path = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.jinja"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_suffix(f".{os.getpid()}.tmp")
+        temporary.write_text(text, encoding="utf-8")
+        put_in_place(temporary, path)
+    return path
+
+
+def _context(settings: Settings, model: InstalledModel) -> int | None:
+    """The context that a model was made with, within the one that the settings allow."""
+    made_with = model.settings.parameters.get("num_ctx")
+    if not isinstance(made_with, int) or isinstance(made_with, bool) or made_with < _SMALLEST_CONTEXT:
+        return settings.context
+    return made_with if settings.context is None else min(made_with, settings.context)
 
 
 def llama_options(settings: Settings, model: InstalledModel, *, tune_again: bool = False) -> "LlamaOptions":
@@ -230,14 +267,14 @@ def llama_options(settings: Settings, model: InstalledModel, *, tune_again: bool
     from pocketserver.engines.llama.process import LlamaOptions
     from pocketserver.engines.llama.runtime import FlashAttention, KvType
 
-    template = None if settings.chat_template is None else Path(settings.chat_template)
+    template = _template_file(settings, model)
     if template is not None and not template.is_file():
         raise StartupError(f"--chat-template {template} is no file. Give the path of a Jinja template.")
     return LlamaOptions(
         model_id=model.id,
         path=model.path,
         state_folder=settings.home_folder / "llama",
-        context=settings.context,
+        context=_context(settings, model),
         threads=settings.threads,
         threads_batch=settings.threads_batch,
         kv_type=None if settings.kv_type == "auto" else KvType(settings.kv_type),

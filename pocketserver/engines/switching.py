@@ -35,11 +35,15 @@ class LoadingEngine(Engine, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loadable:
-    """A model that can be loaded. Two of equal `identity` are the same weights, loaded the same way."""
+    """A model that can be loaded. Two of equal `identity` are the same weights, loaded the same way.
+
+    `count` counts a prompt's tokens without loading it.
+    """
 
     id: str
     identity: Hashable
     make: Callable[[], LoadingEngine]
+    count: Callable[[GenerationRequest], Awaitable[int]]
 
 
 class SwitchingEngine:
@@ -110,15 +114,12 @@ class SwitchingEngine:
                 self._expire_in(request.keep_alive)
 
     async def count(self, request: GenerationRequest) -> int:
-        """Prompt tokens of a request; beside a running answer when it is for the same model."""
-        engine = self._engine
-        if engine is not None and self._model is not None and self._model.id == request.model:
+        """Prompt tokens of a request. Nobody waits for it, and no model is loaded for it."""
+        wanted, engine = await self._find(request.model), self._engine
+        if engine is not None and self._model is not None and self._model.identity == wanted.identity:
             await engine.loaded()
             return await engine.count(request)
-        async with self._lock:
-            await self._have(request.model)
-            assert self._engine is not None, "loaded"
-            return await self._engine.count(request)
+        return await wanted.count(request)
 
     async def embed(self, inputs: Sequence[EmbeddingInput], *, truncate: bool) -> Embeddings:
         """Vectors by the model in memory; see `Engine.embed`."""

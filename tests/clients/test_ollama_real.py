@@ -166,6 +166,33 @@ async def test_a_made_model_shares_weights_and_leaves_the_other_alone(served: Se
     assert {model.model for model in (await served.sdk.list()).models} == {f"{served.model}:latest"}
 
 
+async def test_a_made_model_has_its_own_template_and_context(served: Served) -> None:
+    template = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+    await served.sdk.create("bare", from_=served.model, template=template, parameters={"num_ctx": 512})
+
+    bare = await served.sdk.chat("bare", HI, options=GREEDY)
+    plain = await served.sdk.chat(served.model, HI, options=GREEDY)
+
+    assert (bare.prompt_eval_count or 0) < (plain.prompt_eval_count or 0)
+    await served.sdk.chat("bare", HI, options=GREEDY)
+    (loaded,) = (await served.sdk.ps()).models
+    assert loaded.context_length == 512
+    await served.sdk.delete("bare")
+
+
+async def test_counting_for_another_model_loads_nothing(served: Served) -> None:
+    await served.sdk.create("other", from_=served.model, template="{{ messages[0]['content'] }}")
+    await served.sdk.chat(served.model, HI, options=GREEDY)
+
+    status, body = await served.post("/v1/messages/count_tokens", {"model": "other", "messages": HI})
+
+    assert status == 200
+    assert 0 < json.loads(body)["input_tokens"] < 10
+    (loaded,) = (await served.sdk.ps()).models
+    assert loaded.model == f"{served.model}:latest"
+    await served.sdk.delete("other")
+
+
 async def test_unloading_gives_the_memory_back_and_the_next_request_loads_again(served: Served) -> None:
     assert (await served.sdk.generate(served.model, "", keep_alive=0)).done_reason == "unload"
     assert not (await served.sdk.ps()).models
