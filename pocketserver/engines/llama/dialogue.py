@@ -14,6 +14,7 @@ from pocketserver.engines.llama.reply_format import derive_reply_format
 from pocketserver.engines.llama.template import ChatTemplate
 from pocketserver.engines.llama.tool_grammar import Thinking
 from pocketserver.engines.llama.tool_syntax import THINK
+from pocketserver.engines.llama.typed_marks import TypedMarks
 
 
 class Dialogue:
@@ -29,6 +30,7 @@ class Dialogue:
         self._examined = remembered(folder, key, self._examine)
         self._special = {text: token for text, token in self._marks.items() if vocabulary.is_special(token)}
         self._reader_marks = self._used_marks()
+        self._typed_marks = TypedMarks(vocabulary.control_texts())
         self._constraints = ReplyConstraints(Compiler(vocabulary), self._examined.reply_format, self._special.get)
 
     @property
@@ -48,6 +50,7 @@ class Dialogue:
             template=template,
             reply_format=self._examined.reply_format,
             context_size=context_size,
+            typed_marks=self._typed_marks,
         )
 
     def constraint(self, request: GenerationRequest, prompt: Prompt) -> TokenConstraint | None:

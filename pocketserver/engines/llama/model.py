@@ -30,7 +30,10 @@ class Vocabulary:
 
         A BOS that the text begins with is that one; none is added to a model that wants none.
         """
-        tokens = self.split(text)
+        return self.begun(self.split(text))
+
+    def begun(self, tokens: list[int]) -> list[int]:
+        """These tokens of a prompt with exactly one BOS if the model wants one."""
         while self.adds_bos and tokens[:2] == [self.bos, self.bos]:
             del tokens[0]
         if self.adds_bos and tokens[:1] != [self.bos]:
@@ -56,6 +59,12 @@ class Vocabulary:
         named = {self.text(token): token for token in found}
         named.pop("", None)
         return named
+
+    def control_texts(self) -> list[str]:
+        """The texts of tokens that only a template writes; `split` passes them over unless `special`."""
+        marked = llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
+        found = (t for t in range(self.size) if llama_cpp.llama_vocab_get_attr(self.pointer, t) & marked)
+        return [text for token in found if (text := self.text(token))]
 
     def is_special(self, token: int) -> bool:
         """Whether free text of a grammar never holds this token; the rule is llguidance's (llamacpp.py)."""

@@ -1,8 +1,9 @@
 """From a request to the tokens of its prompt, and what the prompt says about the reply's beginning."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pocketserver.chat import GenerationRequest, Role
+from pocketserver.chat import GenerationRequest, Message, Role
 from pocketserver.engines.llama.model import Vocabulary
 from pocketserver.engines.llama.raw_prompt import raw_tokens, some_tokens
 from pocketserver.engines.llama.reasoning import is_opened, thinking_arguments
@@ -10,6 +11,7 @@ from pocketserver.engines.llama.reply_constraint import may_call
 from pocketserver.engines.llama.template import ChatTemplate
 from pocketserver.engines.llama.tool_grammar import Thinking
 from pocketserver.engines.llama.tool_syntax import ReplyFormat
+from pocketserver.engines.llama.typed_marks import Hidden, TypedMarks
 from pocketserver.errors import Code, Refusal
 
 
@@ -29,6 +31,7 @@ class Prompter:
     template: ChatTemplate
     reply_format: ReplyFormat
     context_size: int
+    typed_marks: TypedMarks
 
     def prompt(self, request: GenerationRequest) -> Prompt:
         """Raises Refusal for what the template cannot express, and for an empty prompt.
@@ -36,12 +39,27 @@ class Prompter:
         A text that no number of tokens within the context could hold is refused unread: to split megabytes of one
         letter takes llama.cpp half a minute, in which nobody can stop it.
         """
-        text = self._render(request) if request.prompt is None else request.prompt + request.suffix
-        self._check_size(text, prompt_field(request))
         if request.prompt is not None:
+            self._check_size(request.prompt + request.suffix, prompt_field(request))
             return Prompt(tokens=raw_tokens(request, self.vocabulary), thinking=Thinking.NONE)
-        tokens = some_tokens(self.vocabulary.tokenize(text), self.vocabulary)
+        text, hidden = self._rendered(request)
+        self._check_size(text, prompt_field(request))
+        tokens = some_tokens(self._tokens(text, hidden), self.vocabulary)
         return Prompt(tokens=tokens, thinking=self._thinking(request, text))
+
+    def _rendered(self, request: GenerationRequest) -> tuple[str, Hidden | None]:
+        """The prompt, with placeholders for what was typed and looks like control tokens."""
+        messages, hidden = self.typed_marks.hide(request.messages)
+        text = self._render(request, messages)
+        if hidden is None or hidden.is_whole(text):
+            return text, hidden
+        return self._render(request, request.messages), None  # a template that changes the case of letters, say
+
+    def _tokens(self, text: str, hidden: Hidden | None) -> list[int]:
+        if hidden is None:
+            return self.vocabulary.tokenize(text)
+        pieces = [self.vocabulary.split(piece, special=special) for piece, special in hidden.pieces(text)]
+        return self.vocabulary.begun([token for tokens in pieces for token in tokens])
 
     def _check_size(self, text: str, field: str) -> None:
         if len(text) <= self.context_size:
@@ -50,7 +68,7 @@ class Prompter:
         if fewest > self.context_size:
             raise too_long(fewest, self.context_size, field, at_least=True)
 
-    def _render(self, request: GenerationRequest) -> str:
+    def _render(self, request: GenerationRequest, messages: Sequence[Message]) -> str:
         calls = may_call(request)
         if calls and self.reply_format.syntax is None and self.template.problem is None:
             raise Refusal(
@@ -61,7 +79,7 @@ class Prompter:
             )
         switches = thinking_arguments(self.template.source, request.reasoning_effort)
         arguments = {**switches, **request.template_arguments}
-        return self.template.render(request.messages, tools=request.tools if calls else (), arguments=arguments)
+        return self.template.render(messages, tools=request.tools if calls else (), arguments=arguments)
 
     def _thinking(self, request: GenerationRequest, text: str) -> Thinking:
         marks, end = self.reply_format.reasoning, text.rstrip()
