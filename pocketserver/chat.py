@@ -282,7 +282,9 @@ class EngineStatus(_Value, frozen=True, kw_only=True):
     crashed with them. `tuning_progress` runs from 0 to 1 while an engine measures how a model runs best; `runtime` is
     how it runs, for people to read. `problem` is why no model is loaded, as a sentence. `resident_bytes` includes the
     model process. `loads_on_request` means that a request need not wait until a model is ready: asking loads it.
-    Without `counts_tokens` the engine cannot say how long a prompt is before it has answered.
+    Without `counts_tokens` the engine cannot say how long a prompt is before it has answered. `problem_passes` says
+    that asking again later may help. An engine that is the door to a model elsewhere is `connected` while it reaches
+    it, and `closed` is why its owner keeps us away; `waits_elsewhere` means that our request stands in a line there.
     """
 
     state: EngineState
@@ -302,3 +304,7 @@ class EngineStatus(_Value, frozen=True, kw_only=True):
     device: Mapping[str, JsonValue] | None = None
     loads_on_request: bool = False
     counts_tokens: bool = True
+    problem_passes: bool = False
+    connected: bool = True
+    closed: str | None = None
+    waits_elsewhere: bool = False

@@ -3,143 +3,21 @@
 import asyncio
 import math
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
-
-import msgspec
 
 from pocketserver.chat import EmbeddingInput, Embeddings, EngineState, GenerationRequest, LoadedModel
 from pocketserver.engines.engine import Engine, EventStream, ModelLoader, cancelled_by_owner, stalled
 from pocketserver.errors import Code, Refusal
+from pocketserver.gate.line import Line
+from pocketserver.gate.turn import Place, Running, Turn
 
 _WEIGHT_OF_LATEST = 0.3
 _SHORTEST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 1, 120
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where a request stands: 1 has the model. `wait_seconds` rests on the turns measured so far, None before any."""
-
-    position: int
-    wait_seconds: float | None = None
-
-    @property
-    def ahead(self) -> int:
-        return self.position - 1
-
-    def __str__(self) -> str:
-        seconds = "" if self.wait_seconds is None else f" wait_seconds={self.wait_seconds:.0f}"
-        return f"position={self.position} ahead={self.ahead}{seconds}"
-
-
-@dataclass(slots=True, kw_only=True)
-class Running:
-    """The generation that has the model now."""
-
-    request_id: str
-    owner: str | None
-    started: float
-    stream: EventStream | None = None
-    accepting: "asyncio.Task[object] | None" = None
-    """Who waits for the engine to accept."""
-    refusal: Refusal | None = None
-
-    def end(self, refusal: Refusal) -> None:
-        """End it for a reason other than its client's leaving, whether the engine has accepted it yet or not."""
-        self.refusal = refusal
-        if self.stream is not None:
-            self.stream.fail(refusal)
-        elif self.accepting is not None:
-            self.accepting.cancel()
-
-
-class Turn:
-    """The model in one client's hands, for answers one after another until the block is left.
-
-    Whoever ends an answer from outside ends the turn: no other is begun. A class, as `Generation` is, because short
-    answers pay for every generator.
-    """
-
-    def __init__(self, door: "Door", owner: str | None, via: tuple[str, ...] = ()) -> None:
-        self._door = door
-        self._via = via
-        self.owner = owner
-        self.refusal: Refusal | None = None
-        self.joined: Place | None = None
-        """The place at arrival, when it had to wait."""
-        self.waiter: asyncio.Future[None] | None = None
-
-    @property
-    def place(self) -> Place | None:
-        """The place now; None for one that is not in the line."""
-        return self._door.place_of(self)
-
-    async def __aenter__(self) -> Self:
-        await self._door.enter(self)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._door.leave()
-
-    def open(self, request: GenerationRequest) -> "Generation":
-        """Let the engine accept, hand out the events. One at a time."""
-        if self._via:
-            request = msgspec.structs.replace(request, via=self._via)
-        return Generation(self._door, self, request)
-
-
-class Generation:
-    """One answer, from the engine's accepting to its end."""
-
-    def __init__(self, door: "Door", turn: Turn, request: GenerationRequest) -> None:
-        self._door = door
-        self._turn = turn
-        self._running = Running(request_id=request.id, owner=turn.owner, started=time.monotonic())
-        self._context = door.engine.generate(request)
-
-    async def __aenter__(self) -> EventStream:
-        if self._turn.refusal is not None:
-            raise self._turn.refusal
-        self._door.began(self._running)
-        try:
-            stream = self._running.stream = await self._accepted()
-        except BaseException:
-            self._ended()
-            raise
-        return stream
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool | None:
-        try:
-            return await self._context.__aexit__(kind, error, traceback)
-        finally:
-            self._ended()
-
-    async def _accepted(self) -> EventStream:
-        """As `asyncio.timeout` does it, without its cost: who ends a generation cancels the task that waits for it."""
-        running = self._running
-        task = running.accepting = asyncio.current_task()
-        try:
-            return await self._context.__aenter__()
-        except asyncio.CancelledError:
-            if running.refusal is None or task is None or task.uncancel() > 0:
-                raise  # somebody else cancelled it: the client has left
-            raise running.refusal from None
-        finally:
-            running.accepting = None
-
-    def _ended(self) -> None:
-        self._turn.refusal = self._running.refusal
-        self._door.ended()
-
-
 class Door:
-    """Admits one request at a time, in order of arrival; at most `limit` are running and waiting together.
+    """Admits one request at a time, owners in turn (see `Line`); at most `limit` are running and waiting together.
 
     `limit` 1 is the mutex: a second caller is refused at once, never queued. `full` is the code of that refusal.
     Who waits longer than `queue_seconds` is refused.
@@ -161,7 +39,7 @@ class Door:
         self._stall_seconds = stall_seconds
         self._queue_seconds = queue_seconds
         self._on_waited = on_waited
-        self._waiting: deque[Turn] = deque()
+        self._waiting: Line[Turn] = Line()
         self._taken = False
         self._taken_since = 0.0
         self._usual_seconds: float | None = None
@@ -185,10 +63,15 @@ class Door:
         if self.running is None:
             return None
         stream = self.running.stream
-        if stream is None and self.engine.status.state is EngineState.LOADING:
-            return 0.0  # a model that is loading for this request has limits of its own
+        if stream is None and self._waits_under_other_limits():
+            return 0.0
         since = self.running.started if stream is None else stream.last_activity
         return time.monotonic() - since
+
+    def _waits_under_other_limits(self) -> bool:
+        """A model that is loading for the request, and the line of another server, have limits of their own."""
+        status = self.engine.status
+        return status.state is EngineState.LOADING or status.waits_elsewhere
 
     @property
     def stuck(self) -> bool:
@@ -208,7 +91,7 @@ class Door:
             raise Refusal(Code.MODEL_NOT_LOADED, f"The model is still loading{done}. Try again shortly.", retry_after=5)
         if status.state is EngineState.NO_MODEL:
             code = Code(status.problem_code) if status.problem_code else Code.MODEL_NOT_LOADED
-            passes = 5 if code is Code.UPSTREAM_UNREACHABLE else None
+            passes = 5 if status.problem_passes or code is Code.UPSTREAM_UNREACHABLE else None
             sentence = status.problem or "No model is loaded. Start the server with a model, see `--model`."
             raise Refusal(code, sentence, retry_after=passes)
 
@@ -239,13 +122,13 @@ class Door:
             self.running.end(refusal)
         for turn in self._waiting:
             if turn.owner == owner:
-                _refuse(turn, refusal)
+                turn.refuse(refusal)
 
     def place_of(self, turn: Turn) -> Place | None:
         """Where a waiting turn stands now; None for one that does not wait."""
         if turn not in self._waiting:
             return None
-        ahead = 1 + self._waiting.index(turn)
+        ahead = 1 + self._waiting.ahead_of(turn)
         return Place(position=ahead + 1, wait_seconds=self._expected_seconds(ahead))
 
     async def count(self, request: GenerationRequest) -> int:
@@ -296,9 +179,8 @@ class Door:
             self._watch.cancel()
             self._watch = None
         for turn in self._waiting:
-            _refuse(
-                turn,
-                Refusal(Code.MODEL_NOT_LOADED, "The server is shutting down. Connect again later.", retry_after=5),
+            turn.refuse(
+                Refusal(Code.MODEL_NOT_LOADED, "The server is shutting down. Connect again later.", retry_after=5)
             )
 
     # What a turn and its answers tell
@@ -308,21 +190,22 @@ class Door:
         if not self._taken:
             self._taken = True
             self._taken_since = time.monotonic()
+            self._waiting.served(turn.owner)
             return
         if 1 + len(self._waiting) >= self._limit:
             raise self._full_refusal()
         await self._wait_for(turn)
 
     def leave(self) -> None:
-        """Give the model to whoever waits longest."""
+        """Give the model to whoever is next in the line."""
         self._measure()
         self._pass_on()
 
     def _pass_on(self) -> None:
-        while self._waiting:
-            waiter = self._waiting.popleft().waiter
-            if waiter is not None and not waiter.done():
-                waiter.set_result(None)  # `_taken` stays true: the model goes from hand to hand
+        while (turn := self._waiting.next()) is not None:
+            if turn.waiter is not None and not turn.waiter.done():
+                self._waiting.served(turn.owner)
+                turn.waiter.set_result(None)  # `_taken` stays true: the model goes from hand to hand
                 return
         self._taken = False
         self._emptied.set()
@@ -339,7 +222,7 @@ class Door:
     async def _wait_for(self, turn: Turn) -> None:
         loop = asyncio.get_running_loop()
         waiter = turn.waiter = loop.create_future()
-        self._waiting.append(turn)
+        self._waiting.add(turn)
         turn.joined = self.place_of(turn)
         since = time.monotonic()
         limit = None if self._queue_seconds is None else loop.call_later(self._queue_seconds, self._give_up, turn)
@@ -359,8 +242,8 @@ class Door:
     def _give_up(self, turn: Turn) -> None:
         assert self._queue_seconds is not None
         minutes = self._queue_seconds / 60
-        _refuse(
-            turn, Refusal(Code.GENERATION_STALLED, f"The model was not free within {minutes:g} minutes. Send it again.")
+        turn.refuse(
+            Refusal(Code.GENERATION_STALLED, f"The model was not free within {minutes:g} minutes. Send it again.")
         )
 
     def _measure(self) -> None:
@@ -403,8 +286,3 @@ class Door:
             return
         self._stalled = True
         self.running.end(stalled(self._stall_seconds))
-
-
-def _refuse(turn: Turn, refusal: Refusal) -> None:
-    if turn.waiter is not None and not turn.waiter.done():
-        turn.waiter.set_exception(refusal)

@@ -40,6 +40,8 @@ class Entrance:
     """Our name in the chain of servers that a request passes; one that passed us already is refused."""
     unserved: Mapping[str, str] = field(default_factory=dict)
     """What is said of paths that clients know and this server does not serve."""
+    browser_paths: Mapping[str, str] = field(default_factory=dict)
+    """Paths that are nothing to programs; a person's browser that opens one is sent to the other."""
     takes_x_api_key: bool = False
     """Whether a key may also come in `x-api-key`, as Anthropic's clients send it."""
 
@@ -51,6 +53,8 @@ class Entrance:
             preflight = self._preflight(request)
             if preflight is not None:
                 return preflight
+        if request.path in self.browser_paths and _wants_page(request):
+            return web.Response(status=303, headers={hdrs.LOCATION: self.browser_paths[request.path]})
         self._check_key(request)
         self._check_route(request)
         self._check_body(request)
@@ -122,6 +126,10 @@ class Entrance:
             raise unsupported_encoding()
         if request.content_length is not None and request.content_length > self.max_body_bytes:
             raise too_large(self.max_body_bytes)
+
+
+def _wants_page(request: web.Request) -> bool:
+    return request.method == hdrs.METH_GET and "text/html" in request.headers.get(hdrs.ACCEPT, "")
 
 
 def unsupported_encoding() -> Refusal:

@@ -25,8 +25,15 @@ class WrongKeyThrottle:
     """
 
     def __init__(
-        self, wrong_keys_a_minute: int, *, clock: Callable[[], float] = time.monotonic, most_peers: int = 4096
+        self,
+        wrong_keys_a_minute: int,
+        *,
+        what: str = "API keys",
+        clock: Callable[[], float] = time.monotonic,
+        most_peers: int = 4096,
     ) -> None:
+        """`what` names the secrets that are tried, for the sentence of a refusal."""
+        self._what = what
         self._limit = wrong_keys_a_minute
         self._clock = clock
         self._most_peers = most_peers
@@ -39,7 +46,7 @@ class WrongKeyThrottle:
             wait = math.ceil((1 - bucket.attempts) * 60 / self._limit)
             raise Refusal(
                 Code.TOO_MANY_ATTEMPTS,
-                f"Too many wrong API keys came from {peer}. Wait {wait} seconds, or send the right key.",
+                f"Too many wrong {self._what} came from {peer}. Wait {wait} seconds, or send the right one.",
                 retry_after=wait,
             )
         bucket.attempts -= 1

@@ -192,3 +192,61 @@ async def test_closing_refuses_those_who_wait() -> None:
     await first
 
     assert caught.value.code is Code.MODEL_NOT_LOADED
+
+
+async def served_in(entrance: Door, arrivals: list[tuple[str, str | None]]) -> list[str]:
+    """Let these requests arrive while the first holds the model; the order in which they had it."""
+    order: list[str] = []
+    release = asyncio.Event()
+
+    async def ask(name: str, owner: str | None) -> None:
+        async with entrance.turn(owner=owner) as turn, turn.open(question(name)):
+            order.append(name)
+            await release.wait()
+
+    tasks = []
+    for name, owner in arrivals:
+        tasks.append(asyncio.create_task(ask(name, owner)))
+        await asyncio.sleep(0)
+    await until(lambda: entrance.waiting == len(arrivals) - 1)
+    release.set()
+    await asyncio.gather(*tasks)
+    return order
+
+
+async def test_owners_take_turns_and_one_owners_requests_keep_their_order() -> None:
+    arrivals = [("a1", "a"), ("a2", "a"), ("a3", "a"), ("b1", "b"), ("b2", "b"), ("c1", "c")]
+
+    assert await served_in(door(SimEngine(SLOW), limit=9), arrivals) == ["a1", "b1", "c1", "a2", "b2", "a3"]
+
+
+async def test_requests_without_an_owner_are_one_owners() -> None:
+    arrivals = [("1", None), ("2", None), ("guest", "guest"), ("3", None)]
+
+    assert await served_in(door(SimEngine(SLOW), limit=9), arrivals) == ["1", "guest", "2", "3"]
+
+
+async def test_the_place_that_is_told_is_the_place_in_which_it_is_served() -> None:
+    entrance = door(SimEngine(SLOW), limit=9)
+    owners = ["a", "a", "a", "b", "b", "c"]
+    turns = [entrance.turn(owner=owner) for owner in owners]
+    served: list[int] = []
+    release = asyncio.Event()
+
+    async def take(number: int) -> None:
+        async with turns[number]:
+            served.append(number)
+            await release.wait()
+
+    async with entrance.turn(owner="a"):
+        tasks = []
+        for number in range(len(turns)):
+            tasks.append(asyncio.create_task(take(number)))
+            await asyncio.sleep(0)
+        await until(lambda: entrance.waiting == len(turns))
+        told = {number: place.position for number, turn in enumerate(turns) if (place := turn.place)}
+        release.set()
+    await asyncio.gather(*tasks)
+
+    assert sorted(told.values()) == [2, 3, 4, 5, 6, 7]
+    assert sorted(told, key=lambda number: told[number]) == served
