@@ -16,12 +16,14 @@ from pocketserver.engines.sim.engine import SimEngine
 from pocketserver.engines.switching import Loadable, SwitchingEngine
 from pocketserver.engines.upstream.engine import UpstreamEngine, UpstreamOptions
 from pocketserver.errors import Code, Refusal, StartupError, UsageError
+from pocketserver.front_page import make_page
 from pocketserver.gate.keys import MAIN, KeyStore
 from pocketserver.models.catalog import load_catalog
+from pocketserver.models.download import Patience
 from pocketserver.models.elsewhere import LibraryElsewhere
 from pocketserver.models.library import DiskLibrary, StoredModel
 from pocketserver.models.progress import Report
-from pocketserver.models.pull import pull
+from pocketserver.models.pull import PullMeans, pull
 from pocketserver.models.store import InstalledModel, ModelStore, open_store, resolve_model_argument
 from pocketserver.models.whole_file import put_in_place
 from pocketserver.room.code import own_code
@@ -73,6 +75,7 @@ def assemble(effective: Effective, engine: Engine, log: ServerLog, model: Instal
             dropped_log_lines=lambda: log.dropped,
         )
     )
+    server.page = make_page(server)
     device = engine.inner if isinstance(engine, RecordingEngine) else engine
     if isinstance(device, UpstreamEngine):
         server.instance = device.instance
@@ -89,6 +92,7 @@ def assemble(effective: Effective, engine: Engine, log: ServerLog, model: Instal
         disk = DiskLibrary(
             model_store(settings, also=(model,)),
             load_catalog(settings.home_folder / "catalog.toml"),
+            means=pull_means(settings),
             warn=log.logger.warning,
         )
         server.library, server.at_work = disk, (disk,)
@@ -137,6 +141,11 @@ def model_store(settings: Settings, also: Sequence[InstalledModel] = ()) -> Mode
     )
 
 
+def pull_means(settings: Settings) -> PullMeans:
+    """With what models are fetched."""
+    return PullMeans(patience=Patience(stall_seconds=settings.pull_stall_seconds))
+
+
 async def prepare_model(settings: Settings, progress: Report) -> InstalledModel | None:
     """The GGUF file to serve, fetched first where that is needed; None for engines without files.
 
@@ -149,7 +158,7 @@ async def prepare_model(settings: Settings, progress: Report) -> InstalledModel 
     found = await asyncio.to_thread(resolve_model_argument, settings.model, store, catalog)
     if isinstance(found, InstalledModel):
         return found
-    await pull(found, store, progress)
+    await pull(found, store, progress, pull_means(settings))
     again = await asyncio.to_thread(resolve_model_argument, found.name, store, catalog)
     assert isinstance(again, InstalledModel)
     return again

@@ -40,8 +40,12 @@ class GgufFolder:
             models, quiet = self._look()
             if quiet:
                 return models
-            self._recover()
-        with settled(self.folder):
+            with contextlib.suppress(OSError):  # a folder that we may only read: somebody else has to end it
+                recover(self.folder)
+        try:
+            with settled(self.folder):
+                return self._look()[0]
+        except OSError:
             return self._look()[0]
 
     def _look(self) -> tuple[list[InstalledModel], bool]:
@@ -56,10 +60,6 @@ class GgufFolder:
             stem: self._signature(files) for stem, files in self._grouped(after).items()
         }
         return models, quiet
-
-    def _recover(self) -> None:
-        with contextlib.suppress(PermissionError):  # a folder that we may only read has no changes of ours to end
-            recover(self.folder)
 
     def _names(self) -> list[str]:
         try:
