@@ -13,6 +13,9 @@ from pocketserver.simulator.faults import FAULTS, SENTENCES
 from pocketserver.simulator.words import FaultMatch, NewFault
 
 MOST_FAULTS = 1000
+_SYSTEM_ROLES = ("system", "developer")
+_TEXT_KEYS = ("content", "output", "text")
+"""Where the APIs keep text: messages and Anthropic's results, OpenAI's results, parts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,13 +28,24 @@ class Asked:
 
     @property
     def last_message(self) -> str:
-        """The text of the last message, whatever the API: the last item of `messages` or `input`, or `prompt`."""
+        """What was said last, whatever the API: the last of `messages` or `input`, or `prompt`.
+
+        System messages do not count while there is another, as for rules.
+        """
         given = self.document.get("messages") or self.document.get("input") or self.document.get("prompt") or ""
-        last = given[-1] if isinstance(given, list) else given
-        content = last.get("content", "") if isinstance(last, dict) else last
-        if isinstance(content, list):
-            return "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
-        return str(content)
+        if not isinstance(given, list):
+            return _text(given)
+        said = (one for one in reversed(given) if not (isinstance(one, dict) and one.get("role") in _SYSTEM_ROLES))
+        return _text(next(said, given[-1]))
+
+
+def _text(given: JsonValue) -> str:
+    """The text of a message, an item, a result of a tool, or of one's parts."""
+    if isinstance(given, list):
+        return "".join(_text(part) for part in given)
+    if isinstance(given, dict):
+        return _text(next((given[key] for key in _TEXT_KEYS if given.get(key) is not None), ""))
+    return str(given)
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pocketserver.errors import UsageError
+from pocketserver.simulator.fault_book import Asked
 from pocketserver.simulator.faults import FAULTS, SENTENCES
 from tests.simulator.driving import Device
 
@@ -163,6 +164,24 @@ async def test_match_strikes_only_what_matches(phone: Device) -> None:
     weather = [{"role": "user", "content": [{"type": "text", "text": "weather?"}]}]
     assert await statuses(phone, 2) == [200, 200]
     assert await statuses(phone, 2, messages=weather) == [429, 429]
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"messages": [{"role": "user", "content": "weather?"}, {"role": "system", "content": "Tokens left: 1."}]},
+        {"messages": [{"role": "tool", "content": "weather: rain"}]},
+        {"messages": [{"role": "user", "content": [{"type": "tool_result", "content": "weather: rain"}]}]},
+        {"input": [{"role": "user", "content": [{"text": "weather?"}]}, {"role": "developer", "content": "Be brief."}]},
+        {"input": [{"type": "function_call_output", "call_id": "1", "output": [{"text": "weather: rain"}]}]},
+        {"input": "weather?"},
+        {"prompt": "weather?"},
+        {"messages": [{"role": "system", "content": "weather"}]},
+    ],
+)
+def test_a_fault_looks_at_what_was_said_last_in_every_api(document: dict[str, Any]) -> None:
+    said = Asked(method="POST", path="/", document=document).last_message
+    assert said.startswith("weather")
 
 
 async def test_a_health_check_uses_no_fault_up_unless_it_is_meant(phone: Device) -> None:

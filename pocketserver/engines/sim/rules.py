@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from pocketserver.chat import GenerationRequest, JsonValue
+from pocketserver.chat import GenerationRequest, JsonValue, Role
 from pocketserver.errors import Code
 
 MOST_RULES = 1000
@@ -19,7 +19,8 @@ MOST_RULES = 1000
 class Match(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a request must be like; what is absent fits everything.
 
-    `last_message` is text that the last message contains, `regex` is searched in it.
+    `last_message` is text that the last message contains, `regex` is searched in it. System messages do not count as
+    the last one while there is another: coding agents put a reminder behind what the user or a tool said.
     """
 
     model: str | None = None
@@ -28,13 +29,20 @@ class Match(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     has_tools: bool | None = None
 
     def fits(self, request: GenerationRequest) -> bool:
-        last = request.messages[-1].content if request.messages else request.prompt or ""
+        last = _last_said(request)
         return (
             (self.model is None or self.model == request.model)
             and (self.has_tools is None or self.has_tools == bool(request.tools))
             and (self.last_message is None or self.last_message in last)
             and (self.regex is None or re.search(self.regex, last) is not None)
         )
+
+
+def _last_said(request: GenerationRequest) -> str:
+    if not request.messages:
+        return request.prompt or ""
+    said = (message for message in reversed(request.messages) if message.role is not Role.SYSTEM)
+    return next(said, request.messages[-1]).content
 
 
 class RawToken(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

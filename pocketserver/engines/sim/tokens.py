@@ -1,15 +1,16 @@
 """How the simulator counts and cuts text: by a documented rule, or as a model whose file is named does it."""
 
 import codecs
+import json
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import NamedTuple, Protocol
 
-from pocketserver.chat import GenerationRequest
+from pocketserver.chat import GenerationRequest, Tool
 from pocketserver.engines.sim.prose import prose, token_count, tokens_of
 
 _TURN_TOKENS = 4
-"""Tokens that each message costs beside its text, as chat templates do."""
+"""Tokens that each message, each call and each tool costs beside its text, as chat templates do."""
 _Utf8Decoder = codecs.getincrementaldecoder("utf-8")
 
 
@@ -39,6 +40,8 @@ class RuleTokenizer:
         if request.prompt_tokens:
             return len(request.prompt_tokens)
         texts = [message.content for message in request.messages] or [(request.prompt or "") + request.suffix]
+        texts += [call.name + call.arguments for message in request.messages for call in message.tool_calls]
+        texts += [_definition(tool) for tool in request.tools]
         return sum([token_count(text) + _TURN_TOKENS for text in texts]) + 1
 
     def split(self, text: str) -> Sequence[str]:
@@ -46,6 +49,11 @@ class RuleTokenizer:
 
 
 RULE = RuleTokenizer()
+
+
+def _definition(tool: Tool) -> str:
+    """A tool as a template writes it: one line of JSON."""
+    return json.dumps({"name": tool.name, "description": tool.description, "parameters": tool.parameters})
 
 
 class Piece(NamedTuple):

@@ -10,9 +10,12 @@ from pocketserver.chat import (
     Finished,
     FinishReason,
     GenerationRequest,
+    Message,
     ReasoningDelta,
+    Role,
     TextDelta,
     Tool,
+    ToolCall,
     ToolCallDelta,
     ToolCallStarted,
     ToolChoice,
@@ -98,6 +101,28 @@ async def test_a_rule_fits_by_everything_that_it_names(match: dict[str, Any], fi
     request = question("hello there")
 
     assert (text(await events(engine, request)) == "RULE") is fits
+
+
+async def test_a_reminder_behind_what_was_said_does_not_hide_it_from_rules() -> None:
+    engine = ruled({"match": {"regex": "^hello$"}, "reply": {"text": "RULE"}})
+    reminder = Message(role=Role.SYSTEM, content="Tokens left: 1000.")
+    asked = question("hello")
+    reminded = msgspec.structs.replace(asked, messages=(*asked.messages, reminder))
+
+    assert text(await events(engine, reminded)) == "RULE"
+
+
+async def test_tools_and_calls_count_in_the_prompt() -> None:
+    engine = SimEngine(FAST)
+    asked = question("hello")
+    call = Message(role=Role.ASSISTANT, tool_calls=(ToolCall(id="1", name="clock", arguments='{"zone": "CET"}'),))
+    with_tool = msgspec.structs.replace(asked, tools=(CLOCK,))
+    with_call = msgspec.structs.replace(asked, messages=(*asked.messages, call))
+    definition = '{"name": "clock", "description": "", "parameters": {}}'
+    alone = await engine.count(asked)
+
+    assert await engine.count(with_tool) == alone + token_count(definition) + 4
+    assert await engine.count(with_call) == alone + 4 + token_count('clock{"zone": "CET"}') + 4
 
 
 async def test_reasoning_comes_before_the_text_and_is_counted() -> None:
