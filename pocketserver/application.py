@@ -12,6 +12,9 @@ from pocketserver.gate.entrance import Entrance
 from pocketserver.gate.hosts import HostRule, OriginRule, PeerRule
 from pocketserver.gate.limits import WrongKeyThrottle
 from pocketserver.lan import address
+from pocketserver.page.activity import is_page_view
+from pocketserver.page.owner_routes import OwnerRoutes
+from pocketserver.page.routes import BROWSER_PATHS, PageRoutes
 from pocketserver.profile import Profile
 from pocketserver.server import Server
 from pocketserver.telemetry.log_lines import RequestLine
@@ -20,7 +23,7 @@ from pocketserver.wire import anthropic_request
 from pocketserver.wire.anthropic_errors import AnthropicErrors
 from pocketserver.wire.anthropic_messages import Messages
 from pocketserver.wire.context import KEY_NAME, ModelAccess, ModelNames, Patience
-from pocketserver.wire.device import Device
+from pocketserver.wire.device import ROOT, Device
 from pocketserver.wire.error_table import ErrorTable
 from pocketserver.wire.ollama_embed import OllamaEmbed
 from pocketserver.wire.ollama_errors import OllamaErrors
@@ -70,6 +73,7 @@ def application(server: Server) -> web.Application:
     if settings.allowed_origins:
         app.on_response_prepare.append(gate.allow_reading)
     app.add_routes([route for route in _routes(server, shapes) if _canonical(route.path) in profile.routes])
+    app.add_routes(page_routes(server))
     return app
 
 
@@ -107,6 +111,7 @@ def model_access(server: Server) -> ModelAccess:
         ),
         context_size=lambda: server.engine.status.context_size,
         counts_tokens=lambda: server.engine.status.counts_tokens,
+        began=None if server.page is None else server.page.began,
     )
 
 
@@ -127,13 +132,14 @@ def entrance(server: Server) -> Entrance:
         origin_rule=OriginRule(kind=profile.origin_rule, configured=settings.allowed_origins),
         keys=server.keys,
         throttle=WrongKeyThrottle(settings.wrong_keys_a_minute),
-        keyless=frozenset(profile.keyless),
+        keyless=frozenset(profile.keyless) | {route.path for route in page_routes(server)},
         route_scopes=profile.route_scopes,
         max_body_bytes=settings.max_body_bytes,
         base_url=lambda: server.base_url,
         key_name=KEY_NAME,
         takes_x_api_key="anthropic" in profile.error_families.values(),
         unserved=profile.unserved,
+        browser_paths={} if server.page is None else BROWSER_PATHS,
         instance=server.instance,
     )
 
@@ -176,7 +182,7 @@ def _routes(server: Server, shapes: Mapping[str, ErrorTable]) -> list[web.RouteD
     )
     ollama = ollama_routes(server, access, shape_of(shapes, "/api/chat"))
     return [
-        *device.routes(),
+        *(route for route in device.routes() if server.page is None or route.path != "/"),
         *chat.routes(),
         *completions.routes(),
         *messages.routes(),
@@ -184,6 +190,15 @@ def _routes(server: Server, shapes: Mapping[str, ErrorTable]) -> list[web.RouteD
         *ollama,
         *EmbeddingsRoute(access=access).routes(),
     ]
+
+
+def page_routes(server: Server) -> list[web.RouteDef]:
+    """What browsers get, where the profile has a page; `/` then answers both them and programs."""
+    if server.page is None:
+        return []
+    shape = ROOT[server.effective.profile.root]
+    everybody = PageRoutes(page=server.page, plain=lambda: shape(server.view()))
+    return [*everybody.routes(), *OwnerRoutes(page=server.page).routes()]
 
 
 def ollama_routes(server: Server, access: ModelAccess, errors: ErrorTable) -> list[web.RouteDef]:
@@ -230,7 +245,10 @@ def record(server: Server, exchange: Exchange) -> None:
             seconds=exchange.seconds,
             tokens=answer.tokens,
         )
-    server.log.request(_line(exchange))
+    if server.page is not None:
+        server.page.activity.ended(exchange)
+    if exchange.status >= 400 or not is_page_view(exchange.method, exchange.path):
+        server.log.request(_line(exchange))
     if server.simulator is not None:
         server.simulator.ended(exchange.request_id, exchange.status, exchange.error, exchange.seconds)
     if server.on_exchange is not None:

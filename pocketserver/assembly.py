@@ -75,7 +75,6 @@ def assemble(effective: Effective, engine: Engine, log: ServerLog, model: Instal
             dropped_log_lines=lambda: log.dropped,
         )
     )
-    server.page = make_page(server)
     device = engine.inner if isinstance(engine, RecordingEngine) else engine
     if isinstance(device, UpstreamEngine):
         server.instance = device.instance
@@ -99,6 +98,7 @@ def assemble(effective: Effective, engine: Engine, log: ServerLog, model: Instal
         server.examine = _examination(settings)
     else:
         server.library = LibraryElsewhere(engine.models)
+    server.page = make_page(server)
     return server
 
 

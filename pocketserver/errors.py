@@ -15,6 +15,7 @@ class Code(StrEnum):
     MISSING_API_KEY = "missing_api_key"
     INVALID_API_KEY = "invalid_api_key"
     INSUFFICIENT_SCOPE = "insufficient_scope"
+    INVALID_PAIRING_CODE = "invalid_pairing_code"
     HOST_NOT_ALLOWED = "host_not_allowed"
     ORIGIN_NOT_ALLOWED = "origin_not_allowed"
     PEER_NOT_LOCAL = "peer_not_local"

@@ -17,13 +17,13 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     in words of their own. `keyless` routes need no key; `route_scopes` names the key scope of a route where it is not
     `chat`. `health`, `models` and `root` name shapes of wire/device.py. `host_rule`, `origin_rule` and `peer_rule` name
     rules of gate/hosts.py. `error_families` says by path prefix in whose shape errors are written; `statuses` and
-    `codes` override rows of the general tables, `retry_after` the seconds that go with them.
+    `codes` override rows of the general tables; `retry_after` are seconds that clients are always told to wait.
 
     `address_variable` is an environment variable whose URL says where to listen; with `moves_when_taken` any free port
     does when the profile's own is taken. `names_room` shows a room's code. `model_prefix` stands before the ids that
     clients see; with `model_required` a request must name its model. `stores` keeps responses; `drops_hosted_tools`
     leaves out tools that only a product's own servers run, instead of refusing them. `shows_warnings` tells clients
-    what was not done as asked. `settings` are this profile's defaults.
+    what was not done as asked. `page` serves a page for browsers, with pairing. `settings` are this profile's defaults.
     """
 
     name: str
@@ -51,6 +51,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     stores: bool = False
     drops_hosted_tools: bool = False
     shows_warnings: bool = False
+    page: bool = False
 
 
 def profile_names() -> list[str]:

@@ -18,6 +18,7 @@ from pocketserver.gate.admission import Door
 from pocketserver.gate.keys import KeyStore
 from pocketserver.listening import EVERYWHERE
 from pocketserver.models.library import ModelLibrary, StoredModel
+from pocketserver.page.routes import Page
 from pocketserver.settings import Effective
 from pocketserver.simulator.simulator import Simulator
 from pocketserver.telemetry.logs import ServerLog
@@ -57,6 +58,8 @@ class Server:
     control_token: str = ""
     simulator: Simulator | None = None
     """The simulated device, when the engine is one."""
+    page: Page | None = None
+    """What a person sees in a browser, where the profile has it."""
     library: ModelLibrary | None = None
     """Every model of this machine, for the routes that list and change them."""
     examine: Callable[[StoredModel], Awaitable[Capabilities | None]] = nothing_known

@@ -14,6 +14,7 @@ from pocketserver.errors import Code, Refusal
 from pocketserver.gate.keys import Identity
 from pocketserver.http_server import serving_http
 from pocketserver.listening import PortTaken, listen
+from pocketserver.page.control_routes import PageControl
 from pocketserver.server import Server
 from pocketserver.settings import Effective
 from pocketserver.simulator.routes import ControlRoutes
@@ -71,7 +72,9 @@ def _listen(effective: Effective) -> list[socket.socket]:
 
 
 def _control(server: Server) -> control.Control:
-    routes = () if server.simulator is None else ControlRoutes(server.simulator).routes()
+    routes = PageControl(server.page).routes()
+    if server.simulator is not None:
+        routes += ControlRoutes(server.simulator).routes()
     return control.Control(status=server.status, stop=server.door.stop, shut_down=server.shut_down.set, routes=routes)
 
 

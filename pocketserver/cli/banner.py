@@ -39,6 +39,9 @@ def show(server: Server) -> None:
         say(f"             {other}")
     if server.base_url != server.local_url:
         say(f"  Here       {server.local_url}")
+    if server.page is not None:
+        page = server.base_url.removesuffix("v1")
+        say(f"  Page       {page} (phones: `pocketserver pair`, its owner: `pocketserver page`)")
     say(f"  API key    {_key_line(server)}")
     say(f"  Model      {server.model_id or 'none'}")
     say("  Stop       Ctrl-C ends the server, Ctrl-\\ cancels the running answer")

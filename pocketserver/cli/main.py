@@ -18,6 +18,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "stop": ("servers:stop", "Cancel the generation that a running server is working on."),
     "models": ("models:app", "Models on this machine: list, fetch and remove them."),
     "key": ("key:app", "API keys: show the main one, make named ones, list and revoke them."),
+    "page": ("page:page", "Print a link that opens a running server's page as its owner."),
+    "pair": ("pair:pair", "Show a code that gives one device a key of its own."),
     "qr": ("qr:qr", "Show a running server's address as a QR code."),
     "discover": ("discover:discover", "List the servers that announce themselves on this network."),
     "cache": ("cache:app", "Conversations kept on disk: show what there is, or clear them."),

@@ -38,6 +38,7 @@ SENTENCES: Mapping[Code, tuple[str, float | None]] = {
     Code.MISSING_API_KEY: ("Send the API key as `Authorization: Bearer sk-…`.", None),
     Code.INVALID_API_KEY: ("This API key is not valid here.", None),
     Code.INSUFFICIENT_SCOPE: ("This key may not use this route.", None),
+    Code.INVALID_PAIRING_CODE: ("This pairing code is wrong, used, or older than two minutes.", None),
     Code.HOST_NOT_ALLOWED: ("This server does not answer to that Host name.", None),
     Code.ORIGIN_NOT_ALLOWED: ("Pages of that origin may not use this server.", None),
     Code.PEER_NOT_LOCAL: ("Only devices on the local network may use this server.", None),

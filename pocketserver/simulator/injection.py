@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pocketserver.simulator.simulator import Simulator
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+PAGE = "/page/"
+"""What a person looks at the device with: it is no client, so it is neither captured nor struck."""
 _CAPTURED = web.RequestKey("captured", CapturedRequest)
 
 
@@ -34,6 +36,8 @@ class Injection:
     @web.middleware
     async def watching(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Stands before the gate, so that refused requests are captured too."""
+        if request.path.startswith(PAGE):
+            return await handler(request)
         captured = self.simulator.arrived(request.method, request.path_qs, request.headers, request[REQUEST_ID])
         request[_CAPTURED] = captured
         captured.live_body = lambda: request._read_bytes  # noqa: SLF001 - aiohttp keeps what a handler has read
@@ -51,7 +55,7 @@ class Injection:
     @web.middleware
     async def striking(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Stands behind the gate: a request that may not come in uses no fault up."""
-        if not len(self.simulator.faults):
+        if not len(self.simulator.faults) or request.path.startswith(PAGE):
             return await handler(request)
         return await self._struck(request, handler)
 

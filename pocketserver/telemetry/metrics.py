@@ -34,6 +34,7 @@ REJECTED: Mapping[Code, str] = {
     Code.INVALID_API_KEY: "auth",
     Code.INSUFFICIENT_SCOPE: "auth",
     Code.TOO_MANY_ATTEMPTS: "too_many_attempts",
+    Code.INVALID_PAIRING_CODE: "pairing",
     Code.HOST_NOT_ALLOWED: "host",
     Code.ORIGIN_NOT_ALLOWED: "origin",
     Code.PEER_NOT_LOCAL: "peer",

@@ -258,6 +258,8 @@ class ModelAccess:
     """Tokens that the loaded model's context holds, None when that is not known."""
     counts_tokens: Callable[[], bool] = lambda: True
     """Whether prompts can be counted before they are answered."""
+    began: Callable[[web.Request], None] | None = None
+    """Told of each request that asks for the model, before it waits."""
 
     def turn(self, request: web.Request, wanted: GenerationRequest | None = None) -> Turn:
         """The place of this request in the line, which its answer's headers tell.
@@ -270,6 +272,8 @@ class ModelAccess:
                 Code.REQUEST_TOO_LARGE, f"The request is larger than {limit:,} bytes once packed. Send less text."
             )
         turn = request[ANSWER].turn = self.door.turn(owner=request.get(KEY_NAME), via=via_of(request))
+        if self.began is not None:
+            self.began(request)
         return turn
 
 

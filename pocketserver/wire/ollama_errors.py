@@ -19,6 +19,7 @@ SHAPES: Mapping[Code, tuple[int, str]] = {
     Code.MISSING_API_KEY: (401, _TEXT),
     Code.INVALID_API_KEY: (401, _TEXT),
     Code.INSUFFICIENT_SCOPE: (403, _TEXT),
+    Code.INVALID_PAIRING_CODE: (403, _TEXT),
     Code.HOST_NOT_ALLOWED: (403, _TEXT),
     Code.ORIGIN_NOT_ALLOWED: (403, _TEXT),
     Code.PEER_NOT_LOCAL: (403, _TEXT),
