@@ -57,9 +57,9 @@ class ErrorTable(ABC):
 
     def response(self, refusal: Refusal, *, request_id: str | None = None) -> web.Response:
         headers = dict(_HEADERS.get(refusal.code, {}))
-        seconds = refusal.retry_after
+        seconds = self._retry_after.get(refusal.code, refusal.retry_after)
         if seconds is not None:
-            headers["Retry-After"] = f"{self._retry_after.get(refusal.code, seconds):g}"
+            headers["Retry-After"] = f"{seconds:g}"
         if refusal.allow:
             headers["Allow"] = ", ".join(refusal.allow)
         return web.Response(

@@ -1,0 +1,1 @@
+"""Each product's page, walked line by line over a socket."""
