@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
@@ -61,6 +61,11 @@ class Answering:
     """Whether a field that is not honoured as asked is refused."""
     shows_warnings: bool = False
     """Whether answers say which fields were not honoured as asked."""
+    _longest_first: tuple[tuple[str, ErrorShape], ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        longest_first = sorted(self.families.items(), key=lambda family: -len(family[0]))
+        object.__setattr__(self, "_longest_first", tuple(longest_first))
 
     async def stamp(self, request: web.Request, response: web.StreamResponse) -> None:
         """Give every response its id; for `Application.on_response_prepare`."""
@@ -118,9 +123,11 @@ class Answering:
     def _shape(self, request: web.Request) -> ErrorShape:
         if self.models_for_anthropic is not None and asks_models_of_anthropic(request):
             return self.models_for_anthropic
-        # CONNECT and `OPTIONS *` have no path at all
-        prefix = max((prefix for prefix in self.families if request.path.startswith(prefix)), key=len, default="/")
-        return self.families[prefix]
+        path = request.path
+        for prefix, shape in self._longest_first:
+            if path.startswith(prefix):
+                return shape
+        return self.families["/"]  # CONNECT and `OPTIONS *` have no path at all
 
 
 def _header_of(warnings: list[str]) -> str:

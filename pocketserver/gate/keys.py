@@ -79,6 +79,8 @@ class KeyStore:
         self._identities = _identities(Keys(), main_key_override)
         self._checked = float("-inf")
         self._seen: dict[bytes, Identity] = {}  # keys of earlier readings, however short they lived; see `watch`
+        self._accepted: dict[str, Identity] = {}
+        """By Authorization headers that were right. A look-up by hash tells nobody which key was near."""
         self._uses: dict[str, int] = {}
         self._uses_written = self._clock()
         self.problem: str | None = None
@@ -94,8 +96,18 @@ class KeyStore:
         One right key among them is enough. `scope` chooses the words for a client without a key; it is not checked,
         see `require`. Raises MISSING_API_KEY or INVALID_API_KEY.
         """
-        given = [*x_api_key, *_bearer_tokens(authorization)]
-        given = [key for key in given if key]
+        self._refresh_now_and_then()
+        accepted = self._accepted  # as it is now: a key that is revoked meanwhile begins a new one
+        identity = accepted.get(authorization[0]) if len(authorization) == 1 and not x_api_key else None
+        if identity is None:
+            identity = self._compared(authorization, x_api_key, scope)
+            if len(authorization) == 1 and not x_api_key and len(accepted) < MOST_KEYS:
+                accepted[authorization[0]] = identity
+        self._uses[identity.name] = int(time.time())
+        return identity
+
+    def _compared(self, authorization: Sequence[str], x_api_key: Sequence[str], scope: str) -> Identity:
+        given = [key for key in (*x_api_key, *_bearer_tokens(authorization)) if key]
         if not given:
             raise Refusal(Code.MISSING_API_KEY, _missing(authorization, scope))
         if len(authorization) > 1 or len(x_api_key) > 1:
@@ -103,8 +115,21 @@ class KeyStore:
         identity = self._find(given)
         if identity is None:
             raise Refusal(Code.INVALID_API_KEY, f"This API key is not known here. {_FORM}; {_WHERE}.")
-        self._uses[identity.name] = int(time.time())
         return identity
+
+    def find_by(self, fits: Callable[[bytes], bool], *, scope: str) -> Identity | None:
+        """The identity with this scope whose SHA-256 digest fits; for who proves a key without sending it.
+
+        All of them are tried, so that the time taken tells nothing. None when nobody's does.
+        """
+        self._refresh_now_and_then()
+        found = self._fitting(fits, scope)
+        if found is None:
+            self.refresh()  # perhaps it was made a moment ago
+            found = self._fitting(fits, scope)
+        if found is not None:
+            self._uses[found.name] = int(time.time())
+        return found
 
     def require(self, identity: Identity, scope: str) -> None:
         """Raise INSUFFICIENT_SCOPE, naming the scope, unless the key has it."""
@@ -177,6 +202,7 @@ class KeyStore:
                 if stamp != self._stamp or self.problem is not None:
                     self._seen.update({identity.digest: identity for identity in self._identities})
                     self._identities = _identities(key_file.read(self._folder), self._override)
+                    self._accepted = {}
                     self._stamp = stamp
             except StartupError as error:
                 self.problem = str(error)
@@ -192,6 +218,10 @@ class KeyStore:
             self.refresh()  # perhaps it was made a moment ago
             found = _match(given, self._identities)
         return found
+
+    def _fitting(self, fits: Callable[[bytes], bool], scope: str) -> Identity | None:
+        fitting = [identity for identity in self._identities if scope in identity.scopes and fits(identity.digest)]
+        return fitting[0] if fitting else None
 
     def _refresh_now_and_then(self) -> None:
         if self._clock() - self._checked > _CHECK_SECONDS:

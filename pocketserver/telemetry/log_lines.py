@@ -147,16 +147,12 @@ def _clock(second: int) -> str:
 
 def _request_text(line: RequestLine) -> str:
     path = escaped(line.path[:_MOST_PATH_CHARACTERS])
-    parts = [escaped(line.method[:20]), path, str(line.status), line.error, f"{line.seconds:.3f} s"]
-    if line.completion_tokens is not None:
-        parts.append(f"{line.completion_tokens} tokens")
-    if line.tokens_per_second is not None:
-        parts.append(f"{line.tokens_per_second:.1f} tokens/s")
-    parts.append(f"from {escaped(line.peer)}")
-    if line.key_name is not None:
-        parts.append(f"with key {escaped(line.key_name)}")
-    parts.append(line.request_id)
-    return " ".join(part for part in parts if part)
+    error = f" {line.error}" if line.error else ""
+    tokens = "" if line.completion_tokens is None else f" {line.completion_tokens} tokens"
+    rate = "" if line.tokens_per_second is None else f" {line.tokens_per_second:.1f} tokens/s"
+    key = "" if line.key_name is None else f" with key {escaped(line.key_name)}"
+    begin = f"{escaped(line.method[:20])} {path} {line.status}{error} {line.seconds:.3f} s{tokens}{rate}"
+    return f"{begin} from {escaped(line.peer)}{key} {line.request_id}"
 
 
 def _fields(line: Line) -> dict[str, object]:

@@ -359,3 +359,17 @@ def test_processes_writing_together_lose_no_key(home: Path, writers: list[subpro
     assert [process.returncode for process in writers] == [0, 0, 0]
     assert len(main_keys) == 1
     assert len(KeyStore(home).list()) == 1 + 3 * 8
+
+
+def test_a_key_that_was_right_before_is_wrong_at_once_when_it_is_revoked(tmp_path: Path) -> None:
+    store = KeyStore(tmp_path)
+    key = store.new("phone")
+    header = [f"Bearer {key}"]
+    assert store.authenticate(header).name == "phone"
+    assert store.authenticate(header).name == "phone"  # remembered now
+
+    store.revoke("phone")
+
+    with pytest.raises(Refusal) as caught:
+        store.authenticate(header)
+    assert caught.value.code is Code.INVALID_API_KEY

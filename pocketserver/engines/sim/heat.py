@@ -41,7 +41,10 @@ class Heat:
     def thermal(self) -> Thermal:
         if self.pinned is not None:
             return self.pinned
-        return next((state for level, state in _THRESHOLDS if self.level >= level), Thermal.NOMINAL)
+        for level, state in _THRESHOLDS:
+            if self.level >= level:
+                return state
+        return Thermal.NOMINAL
 
     @property
     def factor(self) -> float:
