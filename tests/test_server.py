@@ -301,7 +301,7 @@ async def test_a_mistyped_path_is_told_the_base_url_and_never_redirected(
     assert f"{server.server.port}/v1" in document["error"]["message"]
 
 
-@pytest.mark.parametrize("path", ["/v1/models/sim-1b", "/v1/models/", "/v1", "/", "/v1/responses", "/api/tags"])
+@pytest.mark.parametrize("path", ["/v1/models/sim-1b", "/v1/models/", "/v1", "/v1/responses", "/api/tags"])
 async def test_there_are_four_routes_and_no_other(http: aiohttp.ClientSession, path: str) -> None:
     async with http.get(path) as response:
         assert response.status == 404
