@@ -22,7 +22,7 @@ from pocketserver.telemetry.rates import tokens_per_second
 from pocketserver.wire import anthropic_request
 from pocketserver.wire.anthropic_errors import AnthropicErrors
 from pocketserver.wire.anthropic_messages import Messages
-from pocketserver.wire.context import KEY_NAME, ModelAccess, ModelNames, Patience
+from pocketserver.wire.context import ANSWER, KEY_NAME, REQUEST_ID, ModelAccess, ModelNames, Patience
 from pocketserver.wire.device import ROOT, Device
 from pocketserver.wire.error_table import ErrorTable
 from pocketserver.wire.ollama_embed import OllamaEmbed
@@ -111,7 +111,7 @@ def model_access(server: Server) -> ModelAccess:
         ),
         context_size=lambda: server.engine.status.context_size,
         counts_tokens=lambda: server.engine.status.counts_tokens,
-        began=None if server.page is None else server.page.began,
+        began=lambda request: _began(server, request),
     )
 
 
@@ -245,14 +245,18 @@ def record(server: Server, exchange: Exchange) -> None:
             seconds=exchange.seconds,
             tokens=answer.tokens,
         )
-    if server.page is not None:
-        server.page.activity.ended(exchange)
+    server.activity.ended(exchange)
     if exchange.status >= 400 or not is_page_view(exchange.method, exchange.path):
         server.log.request(_line(exchange))
     if server.simulator is not None:
         server.simulator.ended(exchange.request_id, exchange.status, exchange.error, exchange.seconds)
     if server.on_exchange is not None:
         server.on_exchange(exchange)
+
+
+def _began(server: Server, request: web.Request) -> None:
+    """A request asks for the model; it may have to wait."""
+    server.activity.began(request[REQUEST_ID], request.get(KEY_NAME), request.remote or "", request[ANSWER])
 
 
 def _line(exchange: Exchange) -> RequestLine:

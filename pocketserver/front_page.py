@@ -4,7 +4,6 @@ from collections.abc import Awaitable, Callable
 
 from pocketserver.engines.engine import ModelLoader
 from pocketserver.gate.limits import WrongKeyThrottle
-from pocketserver.page.activity import Activity
 from pocketserver.page.owner import OwnerSessions
 from pocketserver.page.pairing import PairingDesk
 from pocketserver.page.routes import Page
@@ -21,7 +20,7 @@ def make_page(server: Server) -> Page | None:
     throttle = WrongKeyThrottle(settings.wrong_keys_a_minute, what="codes")
     return Page(
         subject=_subject(server),
-        activity=Activity(),
+        activity=server.activity,
         pairing=PairingDesk(server.keys, throttle),
         owners=OwnerSessions(throttle),
     )

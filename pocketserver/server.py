@@ -18,6 +18,7 @@ from pocketserver.gate.admission import Door
 from pocketserver.gate.keys import KeyStore
 from pocketserver.listening import EVERYWHERE
 from pocketserver.models.library import ModelLibrary, StoredModel
+from pocketserver.page.activity import Activity
 from pocketserver.page.routes import Page
 from pocketserver.settings import Effective
 from pocketserver.simulator.simulator import Simulator
@@ -58,6 +59,8 @@ class Server:
     control_token: str = ""
     simulator: Simulator | None = None
     """The simulated device, when the engine is one."""
+    activity: Activity = field(default_factory=Activity)
+    """What went on lately, for the page and the terminal."""
     page: Page | None = None
     """What a person sees in a browser, where the profile has it."""
     library: ModelLibrary | None = None

@@ -139,6 +139,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     reply: Annotated[Literal["prose", "echo"], Meta(description="prose or echo")] = "prose"
 
     log: Annotated[Literal["text", "json"], Meta(description="text or json")] = "text"
+    plain: Annotated[bool, Meta(description="true (lines, no live view) or false")] = False
     log_level: Annotated[Literal["debug", "info", "warning"], Meta(description="debug, info or warning")] = "info"
     ready_json: Annotated[str | None, Meta(description="a file, or - for standard output")] = None
     exit_on_stdin_close: Annotated[bool, Meta(description="true or false")] = False

@@ -36,6 +36,7 @@ def serve(
     allow_public: Annotated[bool | None, Option("--allow-public", help="Answer the whole internet.")] = None,
     settings_file: Annotated[Path | None, Option("--settings", help="A TOML file of settings.")] = None,
     log: Annotated[str | None, Option(help="text or json.")] = None,
+    plain: Annotated[bool | None, Option("--plain", help="Plain lines on a terminal too, no live view.")] = None,
     admission: Annotated[str | None, Option(help="mutex (refuse when busy) or queue.")] = None,
     max_queue: Annotated[int | None, Option(help="Running and waiting requests at most.")] = None,
     strict: Annotated[str | None, Option(help="on refuses what cannot be done as asked.")] = None,

@@ -18,7 +18,7 @@ from pocketserver.page.files import SAFETY, PageFile, page_files, rendered, temp
 from pocketserver.page.owner import SESSION_HEADER, OwnerSessions
 from pocketserver.page.pairing import PairingDesk
 from pocketserver.page.subject import Subject
-from pocketserver.wire.context import ANSWER, KEY_NAME, REQUEST_ID, body_of
+from pocketserver.wire.context import KEY_NAME, body_of
 from pocketserver.wire.json_body import decode
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -58,10 +58,6 @@ class Page:
         """What the reader of this request may see."""
         owner = self.owners.holds(request.headers.get(SESSION_HEADER))
         return page_state(self.subject, self.activity, authenticated=KEY_NAME in request, owner=owner)
-
-    def began(self, request: web.Request) -> None:
-        """A request asks for the model."""
-        self.activity.began(request[REQUEST_ID], request.get(KEY_NAME), request.remote or "", request[ANSWER])
 
     def owner_url(self) -> str:
         """A link that opens the page as its owner's, once; on this machine, so that it crosses no network."""

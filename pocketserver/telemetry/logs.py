@@ -3,7 +3,7 @@
 import logging
 import sys
 import traceback
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Literal, TextIO
 
@@ -31,7 +31,9 @@ class ServerLog:
         self._format = FORMATS[log]
         self._level = _LEVELS[level]
         self._writer: LineWriter[Line] = LineWriter(stream, self._written, _dropped_line)
-        self._handler = _LineHandler(self._writer)
+        self.shown: Callable[[Line], bool] | None = None
+        """Given each line, without secrets and on whichever thread it arises; those it takes (true) are not written."""
+        self._handler = _LineHandler(self._put)
         self._handler.setLevel(self._level)
         self._handler.addFilter(_is_worth_a_line)
         self.logger = self.named("pocketserver")
@@ -51,7 +53,7 @@ class ServerLog:
     def request(self, line: RequestLine) -> None:
         """Log a finished request. At level `warning` only faults of the server (5xx) are shown."""
         if self._level <= logging.INFO or line.status >= 500:
-            self._writer.put(line)
+            self._put(line)
 
     def keep_secret(self, secret: str) -> None:
         """Never write this text, whatever it is part of. Keys that start with `sk-` are taken out anyway."""
@@ -62,6 +64,10 @@ class ServerLog:
         for name in _ADOPTED:
             logging.getLogger(name).removeHandler(self._handler)
         self._writer.close()
+
+    def _put(self, line: Line) -> None:
+        if self.shown is None or not self.shown(self._redaction.of(line)):
+            self._writer.put(line)
 
     def _written(self, line: Line) -> str:
         return self._format(self._redaction.of(line))
@@ -82,12 +88,12 @@ def configure(
 class _LineHandler(logging.Handler):
     """Turns records into lines. Messages are put together here, since their arguments may change later."""
 
-    def __init__(self, writer: LineWriter[Line]) -> None:
+    def __init__(self, put: Callable[[Line], None]) -> None:
         super().__init__()
-        self._writer = writer
+        self._put = put
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._writer.put(
+        self._put(
             MessageLine(
                 level=record.levelname.lower(),
                 logger=record.name,
