@@ -30,9 +30,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Every setting. One word for the TOML key (`max_queue`), the flag (`--max-queue`) and `POCKETSERVER_MAX_QUEUE`."""
 
     home: Annotated[str, Meta(description="a folder for keys, models and caches")] = ""
-    engine: Annotated[Literal["llama", "sim", "upstream", "ray"], Meta(description="llama, sim, upstream or ray")] = (
-        "llama"
-    )
+    engine: Annotated[
+        Literal["llama", "sim", "upstream", "ray", "room"], Meta(description="llama, sim, upstream, ray or room")
+    ] = "llama"
     upstream: Annotated[tuple[str, ...], Meta(description="base URLs such as http://127.0.0.1:8000/v1")] = ()
     model: Annotated[
         str | None, Meta(description="the name of an installed or catalogued model, or the path of a GGUF file")
@@ -92,6 +92,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     api_key: Annotated[str | None, Meta(description="a key of at least 8 printable characters")] = None
     upstream_key: Annotated[str | None, Meta(description="the key that the upstream asks for")] = None
     room_key: Annotated[str | None, Meta(description="a key of the room's host")] = None
+    room: Annotated[str | None, Meta(description="a room's code such as 4TKG9P, or auto for this folder's own")] = None
+    room_url: Annotated[str | None, Meta(description="the address of the room's host")] = None
+    wait: Annotated[
+        Annotated[float, Meta(ge=0)], Meta(description="seconds to wait for the room's host at the start, 0 or more")
+    ] = 10.0
 
     admission: Annotated[Literal["mutex", "queue"], Meta(description="mutex or queue")] = "mutex"
     max_queue: Annotated[
@@ -185,6 +190,7 @@ def load(
     origins = dict.fromkeys(_TYPES, "default")
     for origin, source in (
         (f"profile {profile.name}", profile.settings),
+        *_queue_of_a_room(_first("room", None, flags, from_environment, from_file)),
         *_pointed_at(profile, environment),
         *_models_of_ollama(environment),
         (f"file {path}", from_file),
@@ -209,6 +215,11 @@ def _pointed_at(profile: Profile, environment: Mapping[str, str]) -> list[tuple[
     if port is None or port == OLLAMA_PORT:
         return [(f"environment {name}", {"host": host})]
     return [(f"environment {name}", {"host": host, "port": port})]
+
+
+def _queue_of_a_room(room: object) -> list[tuple[str, Mapping[str, object]]]:
+    """Guests of a room wait for one another; so do local clients then, unless somebody wants it otherwise."""
+    return [] if room is None else [("room", {"admission": "queue"})]
 
 
 def _models_of_ollama(environment: Mapping[str, str]) -> list[tuple[str, Mapping[str, object]]]:

@@ -36,6 +36,8 @@ class Description:
     model: str | None = None
     context_tokens: int | None = None
     state: Readiness = Readiness.READY
+    room: str | None = None
+    """The code of the room that this server hosts. It is a name, not a secret."""
 
 
 def instance_label(wanted: str, number: int = 1) -> str:
@@ -60,6 +62,8 @@ def text_record(description: Description, identity: str) -> dict[str, str]:
         "id": identity,
         "state": description.state.value,
     }
+    if description.room is not None:
+        pairs["room"] = description.room
     if description.context_tokens is not None:
         pairs["ctx"] = str(description.context_tokens)
     if description.model:
