@@ -120,8 +120,7 @@ async def _let_running_finish(server: Server) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(grace):
             await server.door.idle()
-    if server.door.running is not None:
-        server.door.running.end(Refusal(Code.MODEL_NOT_LOADED, "The server is shutting down. Connect again later."))
+    if server.door.end_running(Refusal(Code.MODEL_NOT_LOADED, "The server is shutting down. Connect again later.")):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_WORDS_SECONDS):
                 await server.door.idle()

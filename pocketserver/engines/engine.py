@@ -186,6 +186,32 @@ class ModelLoader(Protocol):
     def loaded_models(self) -> Sequence[LoadedModel]: ...
 
 
+@runtime_checkable
+class Concurrent(Protocol):
+    """An engine that answers several requests at once."""
+
+    @property
+    def concurrency(self) -> int:
+        """How many now; it may change."""
+        ...
+
+
+@runtime_checkable
+class Forwarder(Protocol):
+    """An engine that passes requests on to other servers, which must be told the way that they came."""
+
+    async def forward_embed(
+        self, inputs: Sequence[EmbeddingInput], *, model: str, truncate: bool, via: tuple[str, ...]
+    ) -> Embeddings:
+        """As `embed`; `via` names the servers that the request has passed."""
+        ...
+
+
+def concurrency_of(engine: Engine) -> int:
+    """How many requests an engine answers at once: one, unless it says otherwise."""
+    return engine.concurrency if isinstance(engine, Concurrent) else 1
+
+
 def _with_load(end: Finished, seconds: float) -> Finished:
     return msgspec.structs.replace(end, timings=msgspec.structs.replace(end.timings, load_seconds=seconds))
 

@@ -27,7 +27,7 @@ from pocketserver.chat import (
     ModelInfo,
     TextDelta,
 )
-from pocketserver.engines.engine import Engine, EventStream
+from pocketserver.engines.engine import Engine, EventStream, Forwarder, concurrency_of
 from pocketserver.errors import Code, Refusal
 
 FORMAT: Literal["pocketserver-recording-1"] = "pocketserver-recording-1"
@@ -101,8 +101,20 @@ class RecordingEngine:
     async def count(self, request: GenerationRequest) -> int:
         return await self.inner.count(request)
 
+    @property
+    def concurrency(self) -> int:
+        return concurrency_of(self.inner)
+
     async def embed(self, inputs: Sequence[EmbeddingInput], *, truncate: bool) -> Embeddings:
         """Not recorded."""
+        return await self.inner.embed(inputs, truncate=truncate)
+
+    async def forward_embed(
+        self, inputs: Sequence[EmbeddingInput], *, model: str, truncate: bool, via: tuple[str, ...]
+    ) -> Embeddings:
+        """Not recorded."""
+        if isinstance(self.inner, Forwarder):
+            return await self.inner.forward_embed(inputs, model=model, truncate=truncate, via=via)
         return await self.inner.embed(inputs, truncate=truncate)
 
     @asynccontextmanager

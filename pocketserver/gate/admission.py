@@ -7,7 +7,15 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from pocketserver.chat import EmbeddingInput, Embeddings, EngineState, GenerationRequest, LoadedModel
-from pocketserver.engines.engine import Engine, EventStream, ModelLoader, cancelled_by_owner, stalled
+from pocketserver.engines.engine import (
+    Concurrent,
+    Engine,
+    EventStream,
+    Forwarder,
+    ModelLoader,
+    cancelled_by_owner,
+    stalled,
+)
 from pocketserver.errors import Code, Refusal
 from pocketserver.gate.line import Line
 from pocketserver.gate.turn import Place, Running, Turn
@@ -17,10 +25,10 @@ _SHORTEST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 1, 120
 
 
 class Door:
-    """Admits one request at a time, owners in turn (see `Line`); at most `limit` are running and waiting together.
+    """Admits as many requests at a time as the engine answers, mostly one, owners in turn (see `Line`).
 
-    `limit` 1 is the mutex: a second caller is refused at once, never queued. `full` is the code of that refusal.
-    Who waits longer than `queue_seconds` is refused.
+    At most `limit` are running and waiting together. `limit` 1 is the mutex: whoever comes when the engine is full is
+    refused at once, never queued. `full` is the code of that refusal. Who waits longer than `queue_seconds` is refused.
     """
 
     def __init__(
@@ -34,39 +42,57 @@ class Door:
         on_waited: Callable[[float], None] = lambda _seconds: None,
     ) -> None:
         self.engine = engine
+        self._concurrent = engine if isinstance(engine, Concurrent) else None
         self._limit = limit
         self._full = full
         self._stall_seconds = stall_seconds
         self._queue_seconds = queue_seconds
         self._on_waited = on_waited
         self._waiting: Line[Turn] = Line()
-        self._taken = False
-        self._taken_since = 0.0
+        self._holders: dict[Turn, float] = {}
+        """Who has the model, and since when on the monotonic clock; the oldest first."""
         self._usual_seconds: float | None = None
         self._emptied = asyncio.Event()
-        self._stalled = False
         self._closing = False
         self._watch: asyncio.TimerHandle | None = None
-        self.running: Running | None = None
+        self._running: list[Running] = []
 
     @property
     def waiting(self) -> int:
         return len(self._waiting)
 
     @property
+    def taken(self) -> int:
+        """How many have the model now."""
+        return len(self._holders)
+
+    @property
     def busy(self) -> bool:
-        return self._taken
+        return bool(self._holders)
+
+    @property
+    def running(self) -> Running | None:
+        """The generation that has been running longest."""
+        return self._running[0] if self._running else None
+
+    @property
+    def places(self) -> int:
+        """How many may have the model at a time."""
+        return 1 if self._concurrent is None else self._concurrent.concurrency
 
     @property
     def seconds_since_progress(self) -> float | None:
-        """Age of the running request's last token or piece of prompt; None while nothing is being generated."""
-        if self.running is None:
-            return None
-        stream = self.running.stream
+        """Age of the running request's last token or piece of prompt; None while nothing is being generated.
+
+        Of several the one counts that has been silent longest.
+        """
+        return max(map(self._age, self._running)) if self._running else None
+
+    def _age(self, running: Running) -> float:
+        stream = running.stream
         if stream is None and self._waits_under_other_limits():
             return 0.0
-        since = self.running.started if stream is None else stream.last_activity
-        return time.monotonic() - since
+        return time.monotonic() - (running.started if stream is None else stream.last_activity)
 
     def _waits_under_other_limits(self) -> bool:
         """A model that is loading for the request, and the line of another server, have limits of their own."""
@@ -75,9 +101,8 @@ class Door:
 
     @property
     def stuck(self) -> bool:
-        """Whether the running request is about to be given up, or its engine has not come back yet."""
-        age = self.seconds_since_progress
-        return self._stalled or (age is not None and age > self._stall_seconds / 2)
+        """Whether a running request is about to be given up, or its engine has not come back yet."""
+        return any(running.stalled or self._age(running) > self._stall_seconds / 2 for running in self._running)
 
     def check_ready(self) -> None:
         """Refuse while no model can answer. Asked before the model's name is looked at."""
@@ -110,16 +135,20 @@ class Door:
         return Turn(self, owner, via)
 
     def stop(self) -> bool:
-        """End the running generation because somebody on the machine wants so. False when nothing runs."""
-        if self.running is None:
-            return False
-        self.running.end(cancelled_by_owner())
-        return True
+        """End what is running because somebody on the machine wants so. False when nothing runs."""
+        return self.end_running(cancelled_by_owner())
+
+    def end_running(self, refusal: Refusal) -> bool:
+        """End every running generation with this. False when nothing runs."""
+        for running in tuple(self._running):
+            running.end(refusal)
+        return bool(self._running)
 
     def end_owned_by(self, owner: str, refusal: Refusal) -> None:
         """End what belongs to this key, running or waiting."""
-        if self.running is not None and self.running.owner == owner:
-            self.running.end(refusal)
+        for running in tuple(self._running):
+            if running.owner == owner:
+                running.end(refusal)
         for turn in self._waiting:
             if turn.owner == owner:
                 turn.refuse(refusal)
@@ -128,18 +157,26 @@ class Door:
         """Where a waiting turn stands now; None for one that does not wait."""
         if turn not in self._waiting:
             return None
-        ahead = 1 + self._waiting.ahead_of(turn)
-        return Place(position=ahead + 1, wait_seconds=self._expected_seconds(ahead))
+        before = self._waiting.ahead_of(turn)
+        return Place(position=self.taken + before + 1, wait_seconds=self._expected_seconds(before + 1))
 
     async def count(self, request: GenerationRequest) -> int:
         """Prompt tokens of this request. Nobody waits for it."""
         return await self.engine.count(request)
 
     async def embed(
-        self, inputs: Sequence[EmbeddingInput], *, model: str, truncate: bool, owner: str | None = None
+        self,
+        inputs: Sequence[EmbeddingInput],
+        *,
+        model: str,
+        truncate: bool,
+        owner: str | None = None,
+        via: tuple[str, ...] = (),
     ) -> Embeddings:
-        """Vectors for these inputs, in turn as an answer is."""
+        """Vectors for these inputs, in turn as an answer is. `via` names the servers that the request has passed."""
         async with self.turn(owner=owner):
+            if isinstance(self.engine, Forwarder):
+                return await self.engine.forward_embed(inputs, model=model, truncate=truncate, via=via)
             if isinstance(self.engine, ModelLoader):
                 await self.engine.load_model(model)
             return await self.engine.embed(inputs, truncate=truncate)
@@ -168,14 +205,14 @@ class Door:
 
     async def idle(self) -> None:
         """Wait until nobody has the model. Only after `close`, so that nobody new comes in."""
-        while self._taken:
+        while self._holders:
             self._emptied.clear()
             await self._emptied.wait()
 
     def close(self) -> None:
         """Admit nobody any more; those who wait are refused."""
         self._closing = True
-        if self._watch is not None and self.running is None:
+        if self._watch is not None and not self._running:
             self._watch.cancel()
             self._watch = None
         for turn in self._waiting:
@@ -187,37 +224,40 @@ class Door:
 
     async def enter(self, turn: Turn) -> None:
         """Wait for the model. Raises MODEL_BUSY or QUEUE_FULL at once when there is no place."""
-        if not self._taken:
-            self._taken = True
-            self._taken_since = time.monotonic()
-            self._waiting.served(turn.owner)
+        places = self.places
+        if self.taken < places and not self._waiting:
+            self._hand_to(turn)
             return
-        if 1 + len(self._waiting) >= self._limit:
+        if self.taken + len(self._waiting) >= max(self._limit, places):
             raise self._full_refusal()
         await self._wait_for(turn)
 
-    def leave(self) -> None:
+    def leave(self, turn: Turn) -> None:
         """Give the model to whoever is next in the line."""
-        self._measure()
-        self._pass_on()
+        self._measure(turn)
+        self._pass_on(turn)
 
-    def _pass_on(self) -> None:
-        while (turn := self._waiting.next()) is not None:
+    def _hand_to(self, turn: Turn) -> None:
+        self._holders[turn] = time.monotonic()
+        self._waiting.served(turn.owner)
+
+    def _pass_on(self, left: Turn) -> None:
+        """Let those in who have a place now. It goes from hand to hand: nobody else can come in between."""
+        del self._holders[left]
+        while self.taken < self.places and (turn := self._waiting.next()) is not None:
             if turn.waiter is not None and not turn.waiter.done():
-                self._waiting.served(turn.owner)
-                turn.waiter.set_result(None)  # `_taken` stays true: the model goes from hand to hand
-                return
-        self._taken = False
-        self._emptied.set()
+                self._hand_to(turn)
+                turn.waiter.set_result(None)
+        if not self._holders:
+            self._emptied.set()
 
     def began(self, running: Running) -> None:
-        self.running = running
+        self._running.append(running)
         if self._watch is None:
             self._watch_again(self._stall_seconds)
 
-    def ended(self) -> None:
-        self.running = None
-        self._stalled = False
+    def ended(self, running: Running) -> None:
+        self._running.remove(running)
 
     async def _wait_for(self, turn: Turn) -> None:
         loop = asyncio.get_running_loop()
@@ -232,7 +272,7 @@ class Door:
             if turn in self._waiting:
                 self._waiting.remove(turn)
             elif waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                self._pass_on()  # the turn came in the same moment as the cancellation: pass it on
+                self._pass_on(turn)  # the turn came in the same moment as the cancellation: pass it on
             raise
         finally:
             if limit is not None:
@@ -246,18 +286,18 @@ class Door:
             Refusal(Code.GENERATION_STALLED, f"The model was not free within {minutes:g} minutes. Send it again.")
         )
 
-    def _measure(self) -> None:
-        now = time.monotonic()
-        took, self._taken_since = now - self._taken_since, now
+    def _measure(self, turn: Turn) -> None:
+        took = time.monotonic() - self._holders[turn]
         usual = self._usual_seconds
         self._usual_seconds = took if usual is None else usual + _WEIGHT_OF_LATEST * (took - usual)
 
-    def _expected_seconds(self, ahead: int) -> float | None:
-        """How long it takes until so many turns, the running one first, are over, if they last as long as usual."""
+    def _expected_seconds(self, ends: int) -> float | None:
+        """How long it takes until so many turns, the oldest running one first, are over, if they last as usual."""
         if self._usual_seconds is None:
             return None
-        left = max(self._usual_seconds - (time.monotonic() - self._taken_since), 0.0)
-        return left + (ahead - 1) * self._usual_seconds
+        since = next(iter(self._holders.values()), None)
+        left = self._usual_seconds if since is None else self._usual_seconds - (time.monotonic() - since)
+        return max(left, 0.0) + (ends - 1) * self._usual_seconds / max(self.places, 1)
 
     def _full_refusal(self) -> Refusal:
         if self._full is Code.MODEL_BUSY:
@@ -278,11 +318,10 @@ class Door:
         One timer goes from request to request: setting one for each would cost short answers more than the look.
         """
         self._watch = None
-        age = self.seconds_since_progress
-        if self.running is None or age is None:
-            return
-        if age < self._stall_seconds:
-            self._watch_again(self._stall_seconds - age + 0.01)
-            return
-        self._stalled = True
-        self.running.end(stalled(self._stall_seconds))
+        for running in tuple(self._running):
+            if not running.stalled and self._age(running) >= self._stall_seconds:
+                running.stalled = True
+                running.end(stalled(self._stall_seconds))
+        ages = [self._age(running) for running in self._running if not running.stalled]
+        if ages:
+            self._watch_again(self._stall_seconds - max(ages) + 0.01)

@@ -34,7 +34,7 @@ class Place:
 
 @dataclass(slots=True, kw_only=True)
 class Running:
-    """The generation that has the model now."""
+    """A generation that has the model now."""
 
     request_id: str
     owner: str | None
@@ -43,6 +43,8 @@ class Running:
     accepting: "asyncio.Task[object] | None" = None
     """Who waits for the engine to accept."""
     refusal: Refusal | None = None
+    stalled: bool = False
+    """Whether it was given up because its engine showed no progress; the engine has not come back yet."""
 
     def end(self, refusal: Refusal) -> None:
         """End it for a reason other than its client's leaving, whether the engine has accepted it yet or not."""
@@ -79,7 +81,7 @@ class Turn:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._door.leave()
+        self._door.leave(self)
 
     def open(self, request: GenerationRequest) -> "Generation":
         """Let the engine accept, hand out the events. One at a time."""
@@ -136,4 +138,4 @@ class Generation:
 
     def _ended(self) -> None:
         self._turn.refusal = self._running.refusal
-        self._door.ended()
+        self._door.ended(self._running)

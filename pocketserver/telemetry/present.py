@@ -20,6 +20,9 @@ class Lane(Protocol):
     """The door to the model, as far as figures look at it. Nothing here waits for the model."""
 
     @property
+    def taken(self) -> int: ...
+
+    @property
     def busy(self) -> bool: ...
 
     @property
@@ -127,7 +130,7 @@ class ProcessFigures:
 
 
 def _lane_gauges(lane: Lane) -> Iterator[Metric]:
-    yield _gauge("requests_running", "Requests that have the model now.", int(lane.busy))
+    yield _gauge("requests_running", "Requests that have the model now.", lane.taken)
     yield _gauge("requests_waiting", "Requests that wait for the model.", lane.waiting)
     yield _gauge("busy", "1 while the model answers a request.", int(lane.busy))
     yield _gauge("stuck", "1 while the running request makes no progress.", int(lane.stuck))

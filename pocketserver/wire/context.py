@@ -68,7 +68,13 @@ class Door(Protocol):
     async def count(self, request: GenerationRequest) -> int: ...
 
     async def embed(
-        self, inputs: Sequence[EmbeddingInput], *, model: str, truncate: bool, owner: str | None = None
+        self,
+        inputs: Sequence[EmbeddingInput],
+        *,
+        model: str,
+        truncate: bool,
+        owner: str | None = None,
+        via: tuple[str, ...] = (),
     ) -> Embeddings: ...
 
     async def load(self, model: str, keep_alive: float | None, *, owner: str | None = None) -> float: ...

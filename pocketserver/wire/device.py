@@ -20,6 +20,9 @@ class Lane(Protocol):
     """The door, as far as health looks at it. Nothing here waits for the model."""
 
     @property
+    def taken(self) -> int: ...
+
+    @property
     def busy(self) -> bool: ...
 
     @property
@@ -48,6 +51,8 @@ class DeviceView:
     model_prefix: str = ""
     room: Callable[[], str] = lambda: ""
     served: Callable[[], int] = lambda: 0
+    guests: Callable[[], Sequence[Any] | None] = lambda: None
+    """Who is in the room that this server hosts; None when it hosts none."""
 
 
 def lane_state(view: DeviceView) -> str:
@@ -78,6 +83,9 @@ def pocketllm_health(view: DeviceView, *, authenticated: bool) -> dict[str, Any]
             "load_progress": _rounded(status.load_progress),
             "problem": status.problem,
         }
+        guests = view.guests()
+        if guests is not None:
+            own["room"] = {"code": view.room(), "guests": guests}
     loaded = status.state is EngineState.READY
     return {
         "status": "ok",
@@ -108,16 +116,17 @@ def pooled_health(view: DeviceView, *, authenticated: bool) -> dict[str, Any]:
         return {"ok": True}
     status = view.status()
     ready = status.state is EngineState.READY
-    return {
+    health = {
         "ok": True,
         "room": view.room(),
-        "connected": True,
+        "connected": status.connected,
         "ready": ready,
         "model": f"{view.model_prefix}{status.model}" if ready and status.model else None,
         "ctx": status.context_size if ready else None,
-        "queue": view.lane.waiting + (1 if view.lane.busy else 0),
+        "queue": view.lane.waiting + view.lane.taken,
         "served": view.served(),
     }
+    return health if status.closed is None else {**health, "closed": status.closed}
 
 
 def hub_health(view: DeviceView, *, authenticated: bool) -> dict[str, Any]:

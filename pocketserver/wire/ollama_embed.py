@@ -12,7 +12,7 @@ from aiohttp import web
 from pocketserver.chat import Embeddings
 from pocketserver.errors import Code, Refusal
 from pocketserver.wire import ollama_fields, ollama_options
-from pocketserver.wire.context import ANSWER, KEY_NAME, body_of
+from pocketserver.wire.context import ANSWER, KEY_NAME, body_of, via_of
 from pocketserver.wire.json_body import invalid
 from pocketserver.wire.ollama_answer import nanoseconds
 from pocketserver.wire.ollama_documents import document
@@ -97,7 +97,7 @@ class OllamaEmbed:
         found = Embeddings(vectors=(), prompt_tokens=0)
         if inputs:
             try:
-                found = await door.embed(inputs, model=chosen.id, truncate=truncate, owner=owner)
+                found = await door.embed(inputs, model=chosen.id, truncate=truncate, owner=owner, via=via_of(request))
             except Refusal as refusal:
                 raise _in_own_words(refusal, inputs) from refusal
         for index in found.truncated:

@@ -17,7 +17,7 @@ from aiohttp import web
 from pocketserver.chat import Embeddings, Usage
 from pocketserver.errors import Code, Refusal
 from pocketserver.wire import json_body
-from pocketserver.wire.context import ANSWER, KEY_NAME, ModelAccess, body_of
+from pocketserver.wire.context import ANSWER, KEY_NAME, ModelAccess, body_of, via_of
 from pocketserver.wire.json_body import invalid
 from pocketserver.wire.openai_sampling import shown
 
@@ -67,7 +67,9 @@ class EmbeddingsRoute:
         asked = parse(await body_of(request, access.client_seconds), warn=answer.warn)
         access.door.check_ready()
         model = answer.model = await access.models.resolve(asked.model, answer)
-        found = await access.door.embed(asked.inputs, model=model, truncate=False, owner=request.get(KEY_NAME))
+        found = await access.door.embed(
+            asked.inputs, model=model, truncate=False, owner=request.get(KEY_NAME), via=via_of(request)
+        )
         answer.usage = Usage(prompt_tokens=found.prompt_tokens, completion_tokens=0)
         body = await document(found, asked, model=access.models.shown(model), extra=answer.shown_warnings)
         return web.Response(body=body, content_type="application/json")

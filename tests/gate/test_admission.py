@@ -250,3 +250,99 @@ async def test_the_place_that_is_told_is_the_place_in_which_it_is_served() -> No
 
     assert sorted(told.values()) == [2, 3, 4, 5, 6, 7]
     assert sorted(told, key=lambda number: told[number]) == served
+
+
+class Crew(SimEngine):
+    """An engine that answers several at once, each as slowly as `SLOW`; the number may change."""
+
+    def __init__(self, concurrency: int, options: SimOptions = SLOW) -> None:
+        super().__init__(options)
+        self.concurrency = concurrency
+
+    @asynccontextmanager
+    async def generate(self, request: GenerationRequest) -> AsyncIterator[EventStream]:  # type: ignore[override]
+        async with SimEngine(self.options).generate(request) as stream:
+            yield stream
+
+
+async def test_an_engine_that_answers_several_at_once_is_given_several_and_no_more() -> None:
+    entrance = door(Crew(3), limit=5)
+    order: list[str] = []
+    release = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        for name in "abcde":
+            group.create_task(hold(entrance, name, order, release))
+        await until(lambda: entrance.taken == 3 and entrance.waiting == 2)
+        assert sorted(order) == ["a", "b", "c"]
+        with pytest.raises(Refusal) as caught:
+            await entrance.turn().__aenter__()
+        assert caught.value.code is Code.QUEUE_FULL
+        release.set()
+    assert order == ["a", "b", "c", "d", "e"]
+    assert (entrance.taken, entrance.busy, entrance.running) == (0, False, None)
+
+
+async def test_the_mutex_of_such_an_engine_refuses_when_all_places_are_taken() -> None:
+    entrance = door(Crew(2), limit=1)
+    async with entrance.open(question("a")), entrance.open(question("b")):
+        with pytest.raises(Refusal) as caught:
+            async with entrance.open(question("c")):
+                pytest.fail("three generations at once")
+    assert caught.value.code is Code.MODEL_BUSY
+
+
+async def test_a_place_more_lets_in_more_and_a_place_less_fewer() -> None:
+    crew = Crew(1)
+    entrance = door(crew, limit=8)
+    order: list[str] = []
+    first, rest = asyncio.Event(), asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(hold(entrance, "a", order, first))
+        for name in "bcd":
+            group.create_task(hold(entrance, name, order, rest))
+        await until(lambda: entrance.waiting == 3)
+        crew.concurrency = 2
+        first.set()
+        await until(lambda: order == ["a", "b", "c"])
+        assert (entrance.taken, entrance.waiting) == (2, 1)
+        crew.concurrency = 1
+        rest.set()
+
+
+async def test_stop_and_a_stall_end_each_of_several_answers() -> None:
+    entrance = door(Crew(2), limit=4)
+    async with entrance.open(question("a")) as one, entrance.open(question("b")) as other:
+        assert entrance.stop()
+        for stream in (one, other):
+            with pytest.raises(Refusal) as caught:
+                await anext(stream)
+            assert caught.value.code is Code.REQUEST_CANCELLED
+
+    entrance = door(Crew(2), limit=4, stall_seconds=0.05)
+    async with entrance.open(question("a")) as one, entrance.open(question("b")) as other:
+        for stream in (one, other):
+            with pytest.raises(Refusal) as caught:
+                await asyncio.wait_for(anext(stream), 20)
+            assert caught.value.code is Code.GENERATION_STALLED
+        assert entrance.stuck
+    assert not entrance.stuck
+
+
+async def test_fifty_clients_that_come_and_go_at_four_places_leave_nothing_taken() -> None:
+    entrance = door(Crew(4, SimOptions(tokens_per_second=4000)), limit=60)
+    most = 0
+
+    async def one(number: int) -> None:
+        nonlocal most
+        async with entrance.open(question(str(number)), owner=str(number % 3)) as stream:
+            most = max(most, entrance.taken)
+            async for _ in stream:
+                pass
+
+    tasks = [asyncio.create_task(one(number)) for number in range(50)]
+    await until(lambda: entrance.taken == 4)
+    for task in tasks[::3]:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert most == 4
+    assert (entrance.taken, entrance.waiting, entrance.running) == (0, 0, None)

@@ -31,6 +31,7 @@ CHAT = "/v1/chat/completions"
 class Lane:
     """A door as metrics see it."""
 
+    taken = 0
     busy = False
     stuck = False
     waiting = 0
@@ -171,7 +172,7 @@ def test_a_rate_that_was_not_measured_is_left_out_not_zero(metrics: Metrics) -> 
 
 
 def test_present_figures_are_read_at_the_scrape(metrics: Metrics, device: Device) -> None:
-    device.lane.busy, device.lane.waiting, device.dropped = True, 3, 5
+    device.lane.taken, device.lane.busy, device.lane.waiting, device.dropped = 1, True, 3, 5
 
     assert value(metrics, "requests_running") == 1
     assert value(metrics, "requests_waiting") == 3
