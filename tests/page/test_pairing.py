@@ -8,7 +8,7 @@ import pytest
 from pocketserver.errors import Code, Refusal, UsageError
 from pocketserver.gate.keys import KeyStore
 from pocketserver.gate.limits import WrongKeyThrottle
-from pocketserver.page.pairing import LIFETIME_SECONDS, OfferState, PairingDesk, key_name
+from pocketserver.page.pairing import LIFETIME_SECONDS, OfferShown, OfferState, PairingDesk, key_name
 from tests.page.clock import Clock
 
 
@@ -33,6 +33,12 @@ async def refusal(desk: PairingDesk, code: str, peer: str = "192.168.1.9") -> Co
     return caught.value.code
 
 
+def shown(desk: PairingDesk) -> OfferShown:
+    offer = desk.shown()
+    assert offer is not None
+    return offer
+
+
 def wrong(code: str) -> str:
     return f"{(int(code) + 1) % 1_000_000:06d}"
 
@@ -44,7 +50,8 @@ async def test_a_code_becomes_a_named_chat_key_once(desk: PairingDesk, keys: Key
 
     assert name == "Anna-s-phone"
     assert keys.authenticate([f"Bearer {key}"]).scopes == {"chat"}
-    assert desk.shown() is not None and desk.shown().state is OfferState.USED and desk.shown().name == name  # type: ignore[union-attr]
+    assert shown(desk).state is OfferState.USED
+    assert shown(desk).name == name
     assert await refusal(desk, code) is Code.INVALID_PAIRING_CODE
 
 
@@ -79,7 +86,7 @@ async def test_five_wrong_tries_from_anywhere_void_a_code(desk: PairingDesk) -> 
         assert await refusal(desk, wrong(code), f"192.168.1.{number}") is Code.INVALID_PAIRING_CODE
 
     assert await refusal(desk, code) is Code.INVALID_PAIRING_CODE
-    assert desk.shown() is not None and desk.shown().state is OfferState.VOID  # type: ignore[union-attr]
+    assert shown(desk).state is OfferState.VOID
 
 
 async def test_four_wrong_tries_do_not(desk: PairingDesk) -> None:

@@ -36,6 +36,7 @@ TABLE: Mapping[str, tuple[int, int, int]] = {
     "missing_api_key": (401, 401, 401),
     "invalid_api_key": (401, 401, 401),
     "insufficient_scope": (403, 403, 403),
+    "invalid_pairing_code": (403, 403, 403),
     "host_not_allowed": (403, 403, 403),
     "origin_not_allowed": (403, 403, 403),
     "peer_not_local": (403, 403, 403),
