@@ -32,7 +32,7 @@ class LlamaOptions:
     draft_tokens: int | None = None
     tuning: bool = False
     tune_again: bool = False
-    tuning_seconds: float = 8.0
+    tuning_seconds: float = 10.0
     gpu_layers: int | str = "auto"
     chat_template: Path | None = None
     reasoning_budget: int | None = None

@@ -158,6 +158,20 @@ def best_format(rows: Iterable[Row]) -> Row | None:
     return min(near, key=lambda row: row.turn_seconds, default=None)
 
 
+def better(row: Row, again: Row) -> Row:
+    """The least of two measurements of one thing; exact is what was exact both times."""
+    pairs = zip(row.batches, again.batches, strict=False)  # one of them may have ended sooner
+    return msgspec.structs.replace(
+        row,
+        prompt_empty=min(row.prompt_empty, again.prompt_empty),
+        prompt_filled=min(row.prompt_filled, again.prompt_filled),
+        generate_empty=min(row.generate_empty, again.generate_empty),
+        generate_filled=min(row.generate_filled, again.generate_filled),
+        batch_invariant=row.batch_invariant and again.batch_invariant,
+        batches=tuple(min(pair, key=lambda batch: batch.seconds) for pair in pairs),
+    )
+
+
 def best_threads(rows: Iterable[Row], usual: Runtime) -> int:
     """Threads that generate fastest."""
     seconds = {row.runtime.threads: row.generate_empty for row in rows if row.question is Question.THREADS}

@@ -3,11 +3,12 @@
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pocketserver.engines.llama.options import LlamaOptions
 from pocketserver.engines.llama.runtime import Drafts, FlashAttention, KvType, Runtime, check
-from pocketserver.engines.llama.tuning import Batch, Question, Row, TuningRecord, choose, drafts_that_pay
+from pocketserver.engines.llama.tuning import Batch, Question, Row, TuningRecord, better, choose, drafts_that_pay
 from pocketserver.engines.llama.tuning_memory import FOLDER, TuningMemory, record_key
 from pocketserver.errors import Refusal
 from tests.engines.llama.asking import answered, asking
@@ -62,6 +63,15 @@ def test_flash_attention_is_given_up_only_for_a_real_gain() -> None:
     far = choose(record(format_row(KvType.F16, 0.98, exact=False, flash=FlashAttention.OFF), lean), given())
     assert near.runtime.flash_attention is FlashAttention.ON
     assert far.runtime.flash_attention is FlashAttention.OFF
+
+
+def test_a_disturbed_measurement_is_outweighed_by_a_second_one() -> None:
+    disturbed, quiet = format_row(KvType.F16, 2.0, exact=True), format_row(KvType.F16, 1.0, exact=False)
+    assert better(disturbed, quiet).turn_seconds == better(quiet, disturbed).turn_seconds == quiet.turn_seconds
+    assert not better(disturbed, quiet).batch_invariant
+    pairs = [(Batch(tokens=1, seconds=1.0), Batch(tokens=8, seconds=9.0)), (Batch(tokens=1, seconds=2.0),)]
+    rows = [msgspec.structs.replace(quiet, batches=batches) for batches in pairs]
+    assert better(*rows).batches == (Batch(tokens=1, seconds=1.0),)
 
 
 def test_what_is_set_by_hand_wins() -> None:
