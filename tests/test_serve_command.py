@@ -20,11 +20,14 @@ LIMIT_SECONDS = 60.0
 class Started:
     """A server process of the simulator with its ready line."""
 
-    def __init__(self, home: Path, *arguments: str, environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, home: Path, *arguments: str, environment: dict[str, str] | None = None, port: int | None = 0
+    ) -> None:
         self.home = home
         self.process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "pocketserver.cli.main", "sim", "serve", "--host", "127.0.0.1", "--port", "0"),
+                *(sys.executable, "-m", "pocketserver.cli.main", "sim", "serve", "--host", "127.0.0.1"),
+                *(() if port is None else ("--port", str(port))),
                 *("--ready-json", "-", "--speed", "max", *arguments),
             ],
             stdin=subprocess.PIPE,

@@ -12,6 +12,8 @@ from typing import Any
 import aiohttp
 
 from pocketserver.engines.sim.engine import SimEngine, SimOptions
+from pocketserver.settings import load
+from pocketserver.simulator.presets import sim_engine
 from tests.serving import Running, running
 from tests.waiting import until
 
@@ -92,9 +94,10 @@ async def page(
     home: Path, profile: str, *, options: SimOptions | None = None, **settings: object
 ) -> AsyncIterator[Page]:
     """A server of this profile on the simulator; without delays unless `options` say so."""
-    engine = SimEngine(options or SimOptions(tokens_per_second=None))
+    flags: dict[str, object] = {"profile": profile, "mdns": False, "speed": "max", **settings}
+    engine = sim_engine(load(flags={**flags, "engine": "sim", "home": str(home)}, environment={}).settings)
     async with (
-        running(home, engine, profile=profile, mdns=False, **settings) as served,
+        running(home, engine if options is None else SimEngine(options), **flags) as served,
         aiohttp.ClientSession(base_url=served.origin) as http,
     ):
         yield Page(served, http)
