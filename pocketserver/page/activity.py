@@ -3,7 +3,6 @@
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -66,8 +65,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     key: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Open:
+class _Open(msgspec.Struct, frozen=True, eq=False):
     key: str | None
     address: str
     answer: Answer
@@ -93,7 +91,12 @@ class Activity:
         self._rates = RateChart()
         self._devices: OrderedDict[tuple[str, str | None], Seen] = OrderedDict()
         self._failures: deque[Failure] = deque(maxlen=_MOST_ERRORS)
-        self.last: LastAnswer | None = None
+        self._last: tuple[Exchange, float] | None = None
+
+    @property
+    def last(self) -> LastAnswer | None:
+        """The answer that was finished last. Put together when somebody looks: answers are more than looks."""
+        return None if self._last is None else _shown(*self._last)
 
     def began(self, request_id: str, key: str | None, address: str, answer: Answer) -> None:
         """A request asks for the model; it may have to wait."""
@@ -162,25 +165,31 @@ class Activity:
             seen.requests += 1
 
     def _note_answer(self, exchange: Exchange) -> None:
-        answer, usage, timings = exchange.answer, exchange.answer.usage, exchange.answer.timings
+        answer = exchange.answer
         writing = _writing(answer, answer.arrived + exchange.seconds)
         if writing is not None:
             self._rates.add(writing)
-        if usage is None or exchange.error is not None:
-            return
-        self.last = LastAnswer(
-            at=self._unix_time(),
-            key=exchange.key_name,
-            address=exchange.peer,
-            model=answer.model,
-            seconds=round(exchange.seconds, 3),
-            time_to_first_token=_rounded(answer.time_to_first_token),
-            prompt_seconds=_rounded(timings.prompt_seconds if timings else None),
-            prompt_tokens=usage.prompt_tokens,
-            cached_tokens=usage.cached_tokens,
-            completion_tokens=usage.completion_tokens,
-            tokens_per_second=_rounded(tokens_per_second(usage, timings)),
-        )
+        if answer.usage is not None and exchange.error is None:
+            self._last = exchange, self._unix_time()
+
+
+def _shown(exchange: Exchange, at: float) -> LastAnswer | None:
+    answer, usage, timings = exchange.answer, exchange.answer.usage, exchange.answer.timings
+    if usage is None:
+        return None
+    return LastAnswer(
+        at=at,
+        key=exchange.key_name,
+        address=exchange.peer,
+        model=answer.model,
+        seconds=round(exchange.seconds, 3),
+        time_to_first_token=_rounded(answer.time_to_first_token),
+        prompt_seconds=_rounded(timings.prompt_seconds if timings else None),
+        prompt_tokens=usage.prompt_tokens,
+        cached_tokens=usage.cached_tokens,
+        completion_tokens=usage.completion_tokens,
+        tokens_per_second=_rounded(tokens_per_second(usage, timings)),
+    )
 
 
 def _writing(answer: Answer, end: float) -> Writing | None:

@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 SPAN_SECONDS = 2.0
 SPANS = 90
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Writing:
+class Writing(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens that came evenly between two moments of the monotonic clock."""
 
     start: float
