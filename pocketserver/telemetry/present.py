@@ -4,7 +4,7 @@ Nothing is counted up and down here, so no gauge can stay up after a disconnect 
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -32,6 +32,19 @@ class Lane(Protocol):
     def waiting(self) -> int: ...
 
 
+class Upstream(Protocol):
+    """What is counted of another server that answers for us. There are as many as the settings name."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def healthy(self) -> bool: ...
+
+    @property
+    def outcomes(self) -> Mapping[str, int]: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
     """Where present figures are read. `status` and `models` answer at once; they may be called from another thread."""
@@ -40,6 +53,7 @@ class Sources:
     models: Callable[[], Sequence[ModelInfo]]
     lane: Lane
     dropped_log_lines: Callable[[], int] = lambda: 0
+    upstreams: Callable[[], Sequence[Upstream]] = lambda: ()
 
 
 class LastRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +115,7 @@ class StateFigures:
             yield from _lane_gauges(self.sources.lane)
             yield from _engine_gauges(status, self.sources.models())
             yield from _worker_gauges(status)
+            yield from _upstream_figures(self.sources.upstreams())
             yield CounterMetricFamily(
                 "pocketserver_log_lines_dropped",
                 "Log lines that could not be written.",
@@ -157,6 +172,24 @@ def _worker_gauges(status: EngineStatus) -> Iterator[Metric]:
     except psutil.Error:  # it ended a moment ago
         return
     yield _gauge("worker_resident_memory_bytes", "Resident memory of the model's process.", resident)
+
+
+def _upstream_figures(upstreams: Sequence[Upstream]) -> Iterator[Metric]:
+    if not upstreams:
+        return
+    requests = CounterMetricFamily(
+        "pocketserver_upstream_requests",
+        "What upstreams made of requests: accepted, refused, failed, or broken after it was accepted.",
+        labels=("upstream", "outcome"),
+    )
+    healthy = GaugeMetricFamily(
+        "pocketserver_upstream_healthy", "1 for an upstream that answers.", labels=("upstream",)
+    )
+    for upstream in upstreams:
+        healthy.add_metric((upstream.name,), int(upstream.healthy))
+        for outcome, count in upstream.outcomes.items():
+            requests.add_metric((upstream.name, outcome), count)
+    yield from (requests, healthy)
 
 
 def _build_info(version: str) -> Metric:

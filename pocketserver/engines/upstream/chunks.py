@@ -59,7 +59,7 @@ class _Scores(msgspec.Struct):
 
 
 class _Choice(msgspec.Struct):
-    index: int = 0
+    index: int | None = 0
     delta: _Delta | None = None
     message: _Delta | None = None
     text: str | None = None
@@ -77,14 +77,14 @@ class _CompletionDetails(msgspec.Struct):
 
 
 class _Usage(msgspec.Struct):
-    prompt_tokens: int = 0
+    prompt_tokens: int | None = 0
     completion_tokens: int | None = None
     prompt_tokens_details: _PromptDetails | None = None
     completion_tokens_details: _CompletionDetails | None = None
 
 
 class _Chunk(msgspec.Struct):
-    choices: list[_Choice] = []
+    choices: list[_Choice] | None = None
     usage: _Usage | None = None
     error: msgspec.Raw = msgspec.Raw(b"null")
 
@@ -124,7 +124,7 @@ class ChunkReader:
         if error != b"null":
             raise failed(message_of(b'{"error":' + error + b"}")[0])
         self._usage = chunk.usage or self._usage
-        events = [event for choice in chunk.choices if choice.index == 0 for event in self._of(choice)]
+        events = [event for choice in chunk.choices or () if not choice.index for event in self._of(choice)]
         if events and self._first is None:
             self._first = time.monotonic()
         self.started = self.started or bool(events)
@@ -156,7 +156,7 @@ class ChunkReader:
         return Finished(
             reason=reason,
             usage=Usage(
-                prompt_tokens=usage.prompt_tokens,
+                prompt_tokens=usage.prompt_tokens or 0,
                 completion_tokens=self._pieces if usage.completion_tokens is None else usage.completion_tokens,
                 cached_tokens=(prompt and prompt.cached_tokens) or 0,
                 reasoning_tokens=(completion and completion.reasoning_tokens) or 0,

@@ -1,12 +1,11 @@
 """The upstream engine: requests go to another server that speaks OpenAI's API, its chunks become event streams."""
 
 import asyncio
-import contextlib
-import logging
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 import aiohttp
 
@@ -24,24 +23,37 @@ from pocketserver.engines.engine import EventStream
 from pocketserver.engines.upstream import faults
 from pocketserver.engines.upstream.body import cannot, path_and_body
 from pocketserver.engines.upstream.chunks import ChunkReader
-from pocketserver.engines.upstream.endpoint import Endpoint, whole_body
+from pocketserver.engines.upstream.endpoint import Endpoint, read_to_end, whole_body
 from pocketserver.engines.upstream.faults import UpstreamFault
 from pocketserver.engines.upstream.sse_reader import SseReader, TooLongError
-from pocketserver.errors import Code
-
-logger = logging.getLogger(__name__)
 
 _PROBE_EVERY_SECONDS = 5.0
+_IDLE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamOptions:
-    """Where the upstreams are, in order of preference. `model` is the one to offer; None takes the first one listed."""
+    """Where the upstreams are, in order of preference. `model` is the one to offer; None takes the first one listed.
+
+    `idle_seconds` is how long an answer may pause once it has begun to come. `concurrency` is how many requests are
+    sent on at a time.
+    """
 
     base_urls: tuple[str, ...]
     key: str | None = None
     model: str | None = None
     probe_every_seconds: float = _PROBE_EVERY_SECONDS
+    idle_seconds: float = _IDLE_SECONDS
+    concurrency: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpstreamFigures:
+    """What became of the requests that one upstream was given, for metrics. `name` is its host and port."""
+
+    name: str
+    healthy: bool
+    outcomes: Mapping[str, int]
 
 
 class UpstreamEngine:
@@ -53,16 +65,33 @@ class UpstreamEngine:
         self.instance = secrets.token_hex(8)
         """Our name in the chain of servers that a request passes."""
         self._options = options
-        self._endpoints = [Endpoint(url, options.key, self.instance) for url in options.base_urls]
+        self._endpoints = [Endpoint(url, options.key, self.instance, options.model) for url in options.base_urls]
         self._probing: asyncio.Task[None] | None = None
         self._model: str | None = None
+
+    @property
+    def concurrency(self) -> int:
+        return self._options.concurrency
+
+    def figures(self) -> Sequence[UpstreamFigures]:
+        """One for each upstream, in the order of the settings."""
+        names = [urlsplit(endpoint.base_url).netloc for endpoint in self._endpoints]
+        return [
+            UpstreamFigures(
+                name=name if names.count(name) == 1 else endpoint.base_url.partition("://")[2],
+                healthy=endpoint.healthy,
+                outcomes=dict(endpoint.outcomes),
+            )
+            for name, endpoint in zip(names, self._endpoints, strict=True)
+        ]
 
     @property
     def status(self) -> EngineStatus:
         models = self.models()
         if not any(endpoint.healthy for endpoint in self._endpoints):
+            problem = next((endpoint.problem for endpoint in self._endpoints if endpoint.problem), faults.unreachable())
             return EngineStatus(
-                state=EngineState.NO_MODEL, problem=faults.UNREACHABLE, problem_code=Code.UPSTREAM_UNREACHABLE
+                state=EngineState.NO_MODEL, problem=problem.refusal.message, problem_code=problem.refusal.code
             )
         if not models:
             return EngineStatus(state=EngineState.NO_MODEL, problem="The engine behind this server lists no model.")
@@ -97,15 +126,18 @@ class UpstreamEngine:
         """Open the answer's event stream; see `Engine.generate`. Entered when an upstream has accepted the request."""
         path, body = path_and_body(request)
         stream = EventStream()
-        exchange = _Exchange(self._in_order(request.model), path, body, request, stream)
+        exchange = _Exchange(
+            self._in_order(request.model), path, body, request, stream, idle_seconds=self._options.idle_seconds
+        )
         async with exchange.opened():
             reading = asyncio.create_task(exchange.read(), name="upstream-answer")
             try:
                 yield stream
+                if exchange.ended:
+                    await asyncio.wait([reading])
             finally:
                 reading.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await reading
+                await asyncio.wait([reading])
 
     async def count(self, request: GenerationRequest) -> int:  # noqa: ARG002 - whatever it is
         raise cannot("model", "token counts")
@@ -121,12 +153,22 @@ class UpstreamEngine:
     def loaded_models(self) -> Sequence[LoadedModel]:
         return [LoadedModel(id=model.id, context_size=model.context_size or 0) for model in self.models()]
 
-    async def embed(self, inputs: Sequence[EmbeddingInput], *, truncate: bool) -> Embeddings:  # noqa: ARG002 - upstreams decide
-        model = self._model or self.status.model or ""
+    async def embed(self, inputs: Sequence[EmbeddingInput], *, truncate: bool) -> Embeddings:
+        return await self.forward_embed(inputs, model=self._model or self.status.model or "", truncate=truncate, via=())
+
+    async def forward_embed(
+        self,
+        inputs: Sequence[EmbeddingInput],
+        *,
+        model: str,
+        truncate: bool,  # noqa: ARG002
+        via: tuple[str, ...],
+    ) -> Embeddings:
+        """See `Forwarder`; whether to cut long inputs is the upstream's decision."""
         fault = faults.unreachable()
         for endpoint in self._in_order(model):
             try:
-                return await endpoint.embed(model, inputs, ())
+                return await endpoint.embed(model, inputs, via)
             except UpstreamFault as error:
                 fault = error
                 if not error.elsewhere:
@@ -156,13 +198,19 @@ class _Exchange:
         body: dict[str, object],
         request: GenerationRequest,
         stream: EventStream,
+        *,
+        idle_seconds: float,
     ) -> None:
+        self.ended = False
+        """Whether the whole answer is in the stream; what is still to come is nobody's."""
         self._waiting = list(endpoints)
         self._path = path
         self._body = body
         self._request = request
         self._stream = stream
+        self._idle_seconds = idle_seconds
         self._stack = AsyncExitStack()
+        self._endpoint: Endpoint | None = None
         self._response: aiohttp.ClientResponse | None = None
 
     @asynccontextmanager
@@ -183,6 +231,8 @@ class _Exchange:
             try:
                 await self._read_with(reader)
             except UpstreamFault as fault:
+                if self._endpoint is not None:
+                    self._endpoint.outcomes["broken"] += 1
                 if reader.started or not fault.elsewhere:
                     await self._stream.fail_after_unread(fault.refusal)
                     return
@@ -199,7 +249,7 @@ class _Exchange:
         await self._stack.aclose()
         self._stack = AsyncExitStack()
         while self._waiting:
-            endpoint = self._waiting.pop(0)
+            endpoint = self._endpoint = self._waiting.pop(0)
             try:
                 self._response = await self._stack.enter_async_context(
                     endpoint.stream(self._path, self._body, self._request.via)
@@ -214,23 +264,33 @@ class _Exchange:
 
     async def _read_with(self, reader: ChunkReader) -> None:
         assert self._response is not None, "opened"
-        if self._response.content_type != "text/event-stream":
-            await self._put([*reader.read_document(await whole_body(self._response)), *reader.end()])
+        if self._response.content_type == "text/event-stream":
+            last = await self._read_events(self._response, reader)
         else:
-            await self._read_events(self._response, reader)
+            last = [*reader.read_document(await whole_body(self._response)), *reader.end()]
+        await self._put(last)
+        self.ended = True
         self._stream.close()
+        await read_to_end(self._response)
 
-    async def _read_events(self, response: aiohttp.ClientResponse, reader: ChunkReader) -> None:
+    async def _read_events(self, response: aiohttp.ClientResponse, reader: ChunkReader) -> list[Event]:
+        """Put all events but the last ones into the stream."""
         lines = SseReader()
+        loop = asyncio.get_running_loop()
         try:
-            async for piece in response.content.iter_any():
-                await self._put([event for data in lines.feed(piece) for event in reader.read(data)])
-                if reader.done:
-                    break
+            async with asyncio.timeout(None) as pause:  # how long a prompt may take is the door's to say
+                async for piece in response.content.iter_any():
+                    pause.reschedule(None)  # a client that reads slowly is not the upstream's fault
+                    await self._put([event for data in lines.feed(piece) for event in reader.read(data)])
+                    if reader.done:
+                        break
+                    if reader.started:
+                        pause.reschedule(loop.time() + self._idle_seconds)
+        except TimeoutError:
+            raise faults.silent(self._idle_seconds) from None
         except (aiohttp.ClientError, OSError, TooLongError):
             raise faults.broken() from None
-        rest = [event for data in lines.finish() for event in reader.read(data)]
-        await self._put([*rest, *reader.end()])
+        return [*(event for data in lines.finish() for event in reader.read(data)), *reader.end()]
 
     async def _put(self, batch: Sequence[Event]) -> None:
         if batch:

@@ -47,9 +47,23 @@ def broken(*, elsewhere: bool = True) -> UpstreamFault:
     return UpstreamFault(Refusal(Code.UPSTREAM_FAILED, BROKEN), elsewhere=elsewhere)
 
 
+def silent(seconds: float) -> UpstreamFault:
+    """A stream in which nothing came for so long."""
+    sentence = f"The engine behind this server was silent for {seconds:g} seconds in its answer. Try again."
+    return UpstreamFault(Refusal(Code.UPSTREAM_FAILED, sentence), elsewhere=True)
+
+
+def unreadable(body: bytes) -> UpstreamFault:
+    """A 200 that is no answer: perhaps it explains itself."""
+    said = message_of(body)[0] if b'"error"' in body[:MAX_ERROR_BYTES] else None
+    return failed(said)
+
+
 def from_status(status: int, headers: Mapping[str, str], body: bytes) -> UpstreamFault:
     """What an answer other than 200 means."""
     said, code = message_of(body)
+    if code == Code.UPSTREAM_FAILED and said:  # another server of ours, whose words are these
+        return UpstreamFault(Refusal(Code.UPSTREAM_FAILED, said), elsewhere=True)
     if status in (502, 503, 504):
         refusal = Refusal(Code.UPSTREAM_UNREACHABLE, UNREACHABLE, retry_after=_retry_after(headers))
         return UpstreamFault(refusal, elsewhere=True, unhealthy=True)

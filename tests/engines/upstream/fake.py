@@ -46,7 +46,10 @@ class FakeUpstream:
                 await writer.drain()
             finally:
                 watching.cancel()
-        except (ConnectionError, asyncio.IncompleteReadError):
+        except ConnectionError:
+            if self.asked:
+                self.asked[-1].left.set()
+        except asyncio.IncompleteReadError:
             pass
         finally:
             writer.close()
