@@ -102,6 +102,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_queue: Annotated[
         Annotated[int, Meta(ge=1, le=100_000)], Meta(description="running and waiting requests, 1 or more")
     ] = 64
+    concurrency: Annotated[
+        Annotated[int, Meta(ge=1, le=10_000)] | None,
+        Meta(description="requests that an upstream or a Ray cluster answers at once, 1 or more"),
+    ] = None
+    upstream_idle_seconds: Annotated[
+        Positive, Meta(description="seconds that an upstream's answer may pause, more than 0")
+    ] = 60.0
     queue_seconds: Annotated[Positive | None, Meta(description="seconds that a request may wait, more than 0")] = None
     early_headers_after_seconds: Annotated[
         Positive | None, Meta(description="seconds until a waiting stream gets its headers, more than 0")
