@@ -16,6 +16,7 @@ from pocketserver.page.activity import is_page_view
 from pocketserver.page.owner_routes import OwnerRoutes
 from pocketserver.page.routes import BROWSER_PATHS, PageRoutes
 from pocketserver.profile import Profile
+from pocketserver.room.protocol import PATH
 from pocketserver.server import Server
 from pocketserver.telemetry.log_lines import RequestLine
 from pocketserver.telemetry.rates import tokens_per_second
@@ -74,6 +75,9 @@ def application(server: Server) -> web.Application:
         app.on_response_prepare.append(gate.allow_reading)
     app.add_routes([route for route in _routes(server, shapes) if _canonical(route.path) in profile.routes])
     app.add_routes(page_routes(server))
+    if server.room_host is not None:
+        app.add_routes(server.room_host.routes())
+        app.on_shutdown.append(server.room_host.shut_down)
     return app
 
 
@@ -132,7 +136,7 @@ def entrance(server: Server) -> Entrance:
         origin_rule=OriginRule(kind=profile.origin_rule, configured=settings.allowed_origins),
         keys=server.keys,
         throttle=WrongKeyThrottle(settings.wrong_keys_a_minute),
-        keyless=frozenset(profile.keyless) | {route.path for route in page_routes(server)},
+        keyless=frozenset(profile.keyless) | {route.path for route in page_routes(server)} | _proving(server),
         route_scopes=profile.route_scopes,
         max_body_bytes=settings.max_body_bytes,
         base_url=lambda: server.base_url,
@@ -190,6 +194,11 @@ def _routes(server: Server, shapes: Mapping[str, ErrorTable]) -> list[web.RouteD
         *ollama,
         *EmbeddingsRoute(access=access).routes(),
     ]
+
+
+def _proving(server: Server) -> set[str]:
+    """Routes on which a key is proved in another way."""
+    return set() if server.room_host is None else {PATH}
 
 
 def page_routes(server: Server) -> list[web.RouteDef]:

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from pocketserver.application import record
 from pocketserver.chat import EngineState, ModelInfo
 from pocketserver.engines.engine import Engine
 from pocketserver.engines.recording import RecordingEngine
 from pocketserver.engines.replay import Library, ReplayEngine, load_recordings
+from pocketserver.engines.room import RoomEngine
 from pocketserver.engines.sim.engine import SimEngine
 from pocketserver.engines.switching import Loadable, SwitchingEngine
 from pocketserver.engines.upstream.engine import UpstreamEngine, UpstreamOptions
@@ -26,7 +28,8 @@ from pocketserver.models.progress import Report
 from pocketserver.models.pull import PullMeans, pull
 from pocketserver.models.store import InstalledModel, ModelStore, open_store, resolve_model_argument
 from pocketserver.models.whole_file import put_in_place
-from pocketserver.room.code import own_code
+from pocketserver.room.code import checked_code, own_code
+from pocketserver.rooms import open_room, room_engine
 from pocketserver.server import Server, make_door
 from pocketserver.settings import SECRETS, Effective, Settings
 from pocketserver.simulator.library import SimLibrary
@@ -76,7 +79,7 @@ def assemble(effective: Effective, engine: Engine, log: ServerLog, model: Instal
         )
     )
     device = engine.inner if isinstance(engine, RecordingEngine) else engine
-    if isinstance(device, UpstreamEngine):
+    if isinstance(device, UpstreamEngine | RoomEngine):
         server.instance = device.instance
     if isinstance(device, SimEngine):
         server.simulator = Simulator(
@@ -99,6 +102,11 @@ def assemble(effective: Effective, engine: Engine, log: ServerLog, model: Instal
     else:
         server.library = LibraryElsewhere(engine.models)
     server.page = make_page(server)
+    if isinstance(device, RoomEngine):
+        server.room = checked_code(settings.room or "")
+    elif settings.room is not None:
+        server.room_host = open_room(server, lambda exchange: record(server, exchange))
+        server.room = server.room_host.code
     return server
 
 
@@ -327,5 +335,6 @@ _ENGINES: Mapping[str, Callable[[Settings, InstalledModel | None], Engine]] = {
     "llama": _llama,
     "sim": _sim,
     "upstream": _upstream,
+    "room": lambda settings, _model: room_engine(settings),
     "ray": _not_here,
 }

@@ -20,6 +20,8 @@ from pocketserver.listening import EVERYWHERE
 from pocketserver.models.library import ModelLibrary, StoredModel
 from pocketserver.page.activity import Activity
 from pocketserver.page.routes import Page
+from pocketserver.room.host import RoomHost
+from pocketserver.room.owner import shown
 from pocketserver.settings import Effective
 from pocketserver.simulator.simulator import Simulator
 from pocketserver.telemetry.logs import ServerLog
@@ -51,6 +53,8 @@ class Server:
     """The `.local` name under which mDNS announces this server, once it does."""
     room: str = ""
     """The code of the room that this server stands for, once it is known."""
+    room_host: RoomHost | None = None
+    """The room that is open on this server."""
     instance: str = ""
     """Our name in the chain of servers that a request passes, where we pass it on."""
     served: int = 0
@@ -122,6 +126,7 @@ class Server:
             model_prefix=self.effective.profile.model_prefix,
             room=lambda: self.room,
             served=lambda: self.served,
+            guests=lambda: None if self.room_host is None else shown(self.room_host)["guests"],
         )
 
 

@@ -15,6 +15,7 @@ from pocketserver.gate.keys import Identity
 from pocketserver.http_server import serving_http
 from pocketserver.listening import PortTaken, listen
 from pocketserver.page.control_routes import PageControl
+from pocketserver.room.owner import RoomControl
 from pocketserver.server import Server
 from pocketserver.settings import Effective
 from pocketserver.simulator.routes import ControlRoutes
@@ -73,6 +74,7 @@ def _listen(effective: Effective) -> list[socket.socket]:
 
 def _control(server: Server) -> control.Control:
     routes = PageControl(server.page).routes()
+    routes += RoomControl(server.room_host).routes()
     if server.simulator is not None:
         routes += ControlRoutes(server.simulator).routes()
     return control.Control(status=server.status, stop=server.door.stop, shut_down=server.shut_down.set, routes=routes)
@@ -103,6 +105,8 @@ async def _keys_watched(server: Server) -> AsyncIterator[None]:
         server.door.end_owned_by(
             identity.name, Refusal(Code.INVALID_API_KEY, "The API key of this request has been revoked.")
         )
+        if server.room_host is not None:
+            server.room_host.key_revoked(identity)
 
     watching = asyncio.create_task(keys.watch(end))
     try:

@@ -2,7 +2,7 @@
 
 import importlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -16,6 +16,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "sim": ("sim:app", "The simulator: the same server on a scripted engine."),
     "status": ("servers:status", "Show what a running server is doing."),
     "stop": ("servers:stop", "Cancel the generation that a running server is working on."),
+    "join": ("join:join", "Join a room: serve the model of another machine on this one."),
+    "room": ("room:app", "The room of a running server: guests, kick, stop, close."),
     "models": ("models:app", "Models on this machine: list, fetch and remove them."),
     "key": ("key:app", "API keys: show the main one, make named ones, list and revoke them."),
     "page": ("page:page", "Print a link that opens a running server's page as its owner."),
@@ -82,11 +84,20 @@ def _options(
 def main() -> None:
     """Run a command. Explained failures are one line on standard error: exit 1, or 2 for a wrong argument."""
     try:
-        app()
+        app(args=with_own_room(sys.argv[1:]))
     except UsageError as error:
         _end(error, 2)
     except StartupError as error:
         _end(error, 1)
+
+
+def with_own_room(arguments: Sequence[str]) -> list[str]:
+    """`--room` may stand alone, which options of typer cannot: it then means this folder's own room."""
+    followers = [*arguments[1:], "-"]
+    return [
+        "--room=auto" if word == "--room" and follower.startswith("-") else word
+        for word, follower in zip(arguments, followers, strict=False)
+    ]
 
 
 def _end(error: StartupError, code: int) -> None:

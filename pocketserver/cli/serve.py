@@ -39,6 +39,12 @@ def serve(
     plain: Annotated[bool | None, Option("--plain", help="Plain lines on a terminal too, no live view.")] = None,
     admission: Annotated[str | None, Option(help="mutex (refuse when busy) or queue.")] = None,
     max_queue: Annotated[int | None, Option(help="Running and waiting requests at most.")] = None,
+    room: Annotated[
+        str | None, Option(help="Open a room that others join: a code, or nothing for this folder's own.")
+    ] = None,
+    concurrency: Annotated[
+        int | None, Option(help="Requests that an upstream or a Ray cluster answers at once.")
+    ] = None,
     strict: Annotated[str | None, Option(help="on refuses what cannot be done as asked.")] = None,
     switching: Annotated[
         bool | None, Option("--switching/--no-switching", help="Load any installed model on request.")

@@ -161,6 +161,7 @@ def _description(server: Server) -> Description:
         model=status.model,
         context_tokens=status.context_size if ready else None,
         state=Readiness.READY if ready else Readiness.LOADING,
+        room=server.room_host.code if server.room_host is not None and server.room_host.open else None,
     )
 
 

@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 from pocketserver.chat import (
     EmbeddingInput,
     Embeddings,
@@ -91,7 +93,9 @@ class RoomEngine:
 
     name = "room"
 
-    def __init__(self, link: Link, limits: RoomLimits = RoomLimits()) -> None:
+    def __init__(self, link: Link, limits: RoomLimits = RoomLimits(), instance: str = "") -> None:
+        self.instance = instance
+        """Our name in the chain of servers that a request passes."""
         self._link = link
         self._limits = limits
         self._room = Announcement()
@@ -147,7 +151,7 @@ class RoomEngine:
         self._check_linked()
         number = next(self._numbers)
         answer = self._answers[number] = _Answer()
-        self._link.send(Ask(id=number, request=request))
+        self._link.send(Ask(id=number, request=self._sent(request)))
         try:
             await self._accepted(answer)
             yield answer.stream
@@ -162,7 +166,7 @@ class RoomEngine:
         number = next(self._numbers)
         counted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._counts[number] = counted
-        self._link.send(Count(id=number, request=request))
+        self._link.send(Count(id=number, request=self._sent(request)))
         try:
             async with asyncio.timeout(COUNT_SECONDS):
                 return await counted
@@ -215,6 +219,9 @@ class RoomEngine:
             counted.set_exception(_here(message.refusal()))
 
     # Helpers
+
+    def _sent(self, request: GenerationRequest) -> GenerationRequest:
+        return msgspec.structs.replace(request, via=(*request.via, self.instance)) if self.instance else request
 
     def _problem(self) -> tuple[str | None, Code | None]:
         """Why nothing can be asked, if so."""

@@ -67,7 +67,7 @@ class RoomHost:
         self.code = code
         self.open = True
         self._name = name[:64] or "host"
-        self._house = house
+        self.house = house
         self._keys = keys
         self._throttle = throttle
         self._seats: dict[str, Seat] = {}
@@ -153,6 +153,8 @@ class RoomHost:
             timeout=CLOSING_SECONDS,
             compress=False,
         )
+        if not socket.can_prepare(request):
+            raise Refusal(Code.MALFORMED_REQUEST, "Here is a room. This is not a WebSocket's opening request.")
         await socket.prepare(request)
         goodbye: Goodbye | None = None
         try:
@@ -169,7 +171,7 @@ class RoomHost:
             finally:
                 del self._seats[seat.name]
                 self._left.set()
-                self._house.log.info("room: %s left", seat.name)
+                self.house.log.info("room: %s left", seat.name)
         await self._close(request, socket, goodbye)
         return socket
 
@@ -183,8 +185,6 @@ class RoomHost:
             raise Refusal(
                 Code.MALFORMED_REQUEST, f"Here is a room. Open a WebSocket with subprotocol {protocol.SUBPROTOCOL}."
             )
-        if not web.WebSocketResponse().can_prepare(request):
-            raise Refusal(Code.MALFORMED_REQUEST, "Here is a room. This is not a WebSocket's opening request.")
         if self._strangers >= MOST_STRANGERS:
             raise Refusal(Code.TOO_MANY_ATTEMPTS, "Too many are at the door of the room. Try again.", retry_after=5)
 
@@ -220,14 +220,14 @@ class RoomHost:
         secret = handshake.secret(identity.digest, self.code)
         mac = handshake.host_proof(secret, hello_frame, challenge_frame, self._name, you)
         seat = self._seats[you] = Seat(
-            socket, self._house, name=you, identity=identity, peer=peer, clients=self._clients
+            socket, self.house, name=you, identity=identity, peer=peer, clients=self._clients
         )
         try:
             await socket.send_bytes(encode(Welcome(mac=mac, name=self._name, you=you)))
         except BaseException:
             del self._seats[you]
             raise
-        self._house.log.info("room: %s came in from %s with the key '%s'", you, peer, identity.name)
+        self.house.log.info("room: %s came in from %s with the key '%s'", you, peer, identity.name)
         return seat
 
     def _check_hello(self, hello: Hello) -> None:

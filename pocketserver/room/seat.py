@@ -5,12 +5,12 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 from aiohttp import WSMsgType, web
 
-from pocketserver.chat import EngineState, Event, Finished, GenerationRequest, TextDelta, Timings, Usage
+from pocketserver.chat import EngineState, Event, Finished, GenerationRequest
 from pocketserver.engines.engine import EventStream
 from pocketserver.errors import Code, Refusal
 from pocketserver.gate.admission import Door
@@ -39,6 +39,7 @@ from pocketserver.room.protocol import (
     encode,
 )
 from pocketserver.room.request_check import check
+from pocketserver.wire.context import Answer
 
 MOST_REQUESTS = 16
 """Of one guest, waiting and running: a guest of ours sends one at a time."""
@@ -46,30 +47,16 @@ LAST_WORDS_SECONDS = 1.0
 
 
 @dataclass(slots=True, kw_only=True)
-class GuestAnswer:
-    """What became of one guest's request, for the log and the metrics."""
+class GuestRequest:
+    """One guest's request, for the log and the metrics. `answer.model` names its model."""
 
     guest: str
     peer: str
     key_name: str
     request_id: str
-    model: str
-    arrived: float = field(default_factory=time.monotonic)
-    first_token: float | None = None
-    tokens: int = 0
-    usage: Usage | None = None
-    timings: Timings | None = None
+    answer: Answer
     refusal: Code | None = None
     cancelled: bool = False
-
-    def note(self, batch: Sequence[Event]) -> None:
-        if self.first_token is None:
-            self.first_token = time.monotonic() - self.arrived
-        for event in batch:
-            if isinstance(event, Finished):
-                self.usage, self.timings = event.usage, event.timings
-            elif isinstance(event, TextDelta):
-                self.tokens += event.tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +67,8 @@ class House:
     announce: Callable[[], Announcement]
     new_id: Callable[[], str]
     log: logging.Logger
-    on_answer: Callable[[GuestAnswer], None]
+    began: Callable[[GuestRequest], None]
+    ended: Callable[[GuestRequest], None]
     instance: str = ""
     """Our name in the chain of servers that a request passes; one that passed us already is refused."""
     pace: Pace = USUAL
@@ -278,24 +266,29 @@ class Seat:
 
     async def _answer(self, ask: Ask, work: _Work) -> None:
         request = msgspec.structs.replace(ask.request, id=self._house.new_id())
-        answer = GuestAnswer(
-            guest=self.name, peer=self.peer, key_name=self.identity.name, request_id=request.id, model=request.model
+        asked = GuestRequest(
+            guest=self.name,
+            peer=self.peer,
+            key_name=self.identity.name,
+            request_id=request.id,
+            answer=Answer(arrived=time.monotonic(), model=request.model),
         )
+        self._house.began(asked)
         try:
-            await self._generate(ask.id, request, work, answer)
+            await self._generate(ask.id, request, work, asked.answer)
             self.served += 1
         except Refusal as refusal:
-            answer.refusal = refusal.code
+            asked.refusal = refusal.code
             raise
         except asyncio.CancelledError:
-            answer.cancelled = True
+            asked.cancelled = True
             raise
         finally:
-            self._house.on_answer(answer)
+            self._house.ended(asked)
 
-    async def _generate(self, number: int, request: GenerationRequest, work: _Work, answer: GuestAnswer) -> None:
+    async def _generate(self, number: int, request: GenerationRequest, work: _Work, answer: Answer) -> None:
         self._check(request)
-        turn = work.turn = self._house.door.turn(owner=self.owner)
+        turn = work.turn = answer.turn = self._house.door.turn(owner=self.owner)
         asyncio.get_running_loop().call_soon(self._tell_of, number, work)  # when it stands in the line, if it must
         async with turn:
             self._outbox.put(encode(Working(id=number)))
@@ -306,7 +299,7 @@ class Seat:
         if not finished:
             raise Refusal(Code.GENERATION_FAILED, "The room's model ended its answer in the middle. Send it again.")
 
-    async def _pass_on(self, number: int, stream: EventStream, work: _Work, answer: GuestAnswer) -> bool:
+    async def _pass_on(self, number: int, stream: EventStream, work: _Work, answer: Answer) -> bool:
         """Every event of the stream; whether the last one was an end."""
         finished = False
         async for batch in stream:
