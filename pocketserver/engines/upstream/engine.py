@@ -281,7 +281,7 @@ class _Exchange:
             async with asyncio.timeout(None) as pause:  # how long a prompt may take is the door's to say
                 async for piece in response.content.iter_any():
                     pause.reschedule(None)  # a client that reads slowly is not the upstream's fault
-                    await self._put([event for data in lines.feed(piece) for event in reader.read(data)])
+                    await self._take(lines.feed(piece), reader)
                     if reader.done:
                         break
                     if reader.started:
@@ -291,6 +291,15 @@ class _Exchange:
         except (aiohttp.ClientError, OSError, TooLongError):
             raise faults.broken() from None
         return [*(event for data in lines.finish() for event in reader.read(data)), *reader.end()]
+
+    async def _take(self, chunks: Sequence[bytes], reader: ChunkReader) -> None:
+        """Put the events of these chunks into the stream, those before a broken one too."""
+        batch: list[Event] = []
+        try:
+            for chunk in chunks:
+                batch += reader.read(chunk)
+        finally:
+            await self._put(batch)
 
     async def _put(self, batch: Sequence[Event]) -> None:
         if batch:

@@ -2,40 +2,13 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
-import aiohttp
 import pytest
 
-from pocketserver.engines.upstream.engine import UpstreamEngine, UpstreamOptions
-from tests.engines.upstream.fake import STREAM_HEAD, Answer, Asked, FakeUpstream, fake_upstream, plain, saying
-from tests.serving import Running, running
+from tests.engines.upstream.fake import STREAM_HEAD, Asked, fake_upstream, plain, saying
+from tests.engines.upstream.gateway import BODIES, HI, SECRET, answered_by, in_front_of
 from tests.waiting import until
-
-HI = [{"role": "user", "content": "hi"}]
-BODIES = {
-    "/v1/chat/completions": {"model": "org/real-name", "messages": HI},
-    "/v1/messages": {"model": "org/real-name", "messages": HI, "max_tokens": 9},
-    "/api/chat": {"model": "org/real-name", "messages": HI, "stream": False},
-}
-SECRET = "sk-upstream-secret"
-
-
-@asynccontextmanager
-async def in_front_of(home: Path, *urls: str, **settings: object) -> AsyncIterator[Running]:
-    engine = UpstreamEngine(UpstreamOptions(base_urls=urls, key=SECRET, probe_every_seconds=0.2))
-    flags = {"profile": "hub", "mdns": False, "switching": True, "upstream": urls, **settings}
-    async with running(home, engine, **flags) as server:
-        yield server
-
-
-@asynccontextmanager
-async def answered_by(home: Path, answer: Answer) -> AsyncIterator[tuple[FakeUpstream, aiohttp.ClientSession, Running]]:
-    async with fake_upstream(answer) as upstream, in_front_of(home, upstream.url) as server:
-        async with server.session() as session:
-            yield upstream, session, server
 
 
 def error_text(path: str, document: dict[str, object]) -> str:
@@ -160,23 +133,6 @@ async def test_a_client_that_leaves_ends_the_work_upstream(
         assert exchange.status == 499 or exchange.error == "request_cancelled"
         assert server.server.engine.status.model == "org/real-name", "the upstream is still in order"
         await until(lambda: not server.server.door.busy)
-
-
-async def test_a_request_never_comes_round_to_its_own_server(tmp_path: Path) -> None:
-    async with in_front_of(tmp_path / "a", "http://127.0.0.1:9/v1") as first:
-        async with in_front_of(tmp_path / "b", f"{first.origin}/v1") as second:
-            engine = first.server.engine
-            assert isinstance(engine, UpstreamEngine)
-            loop = UpstreamEngine(UpstreamOptions(base_urls=(f"{second.origin}/v1",)))
-            assert loop.instance != engine.instance
-            headers = {**second.headers, "x-pocketserver-via": f"zzz, {second.server.instance}"}
-            async with (
-                aiohttp.ClientSession(second.origin, headers=headers) as session,
-                session.post("/v1/chat/completions", json={"messages": HI}) as answer,
-            ):
-                assert answer.status == 502
-                assert "own upstream" in (await answer.json())["error"]["message"]
-            await loop.close()
 
 
 async def test_the_way_of_a_request_is_told_to_the_next_server(tmp_path: Path) -> None:
