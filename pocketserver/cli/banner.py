@@ -5,7 +5,8 @@ import os
 import sys
 
 from pocketserver import __version__
-from pocketserver.chat import EngineState
+from pocketserver.chat import EngineState, EngineStatus
+from pocketserver.cli.scene import Fact
 from pocketserver.lan import qr
 from pocketserver.listening import is_loopback
 from pocketserver.models.progress import Progress
@@ -21,40 +22,70 @@ def say(text: str = "") -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def warn_of_risks(settings: Settings) -> None:
-    """Open doors are said loudly at every start."""
+def risks(settings: Settings) -> list[str]:
+    """Open doors, which are said loudly at every start."""
+    found = []
     if settings.auth == "off" and not is_loopback(settings.host):
-        say("WARNING: authentication is off. Everybody on this network can use the server (--auth on).")
+        found.append("WARNING: authentication is off. Everybody on this network can use the server (--auth on).")
     if settings.allow_public:
-        say("WARNING: --allow-public answers requests from the whole internet, over unencrypted HTTP.")
+        found.append("WARNING: --allow-public answers requests from the whole internet, over unencrypted HTTP.")
+    return found
 
 
 def show(server: Server) -> None:
     """Address, code, model, and how to stop."""
-    settings, terminal = server.effective.settings, sys.stderr.isatty()
     say()
-    say(f"  pocketserver {__version__}, profile {server.effective.profile.name}")
-    say(f"  Base URL   {server.base_url}")
-    for other in server.other_urls:
-        say(f"             {other}")
-    if server.base_url != server.local_url:
-        say(f"  Here       {server.local_url}")
-    if server.page is not None:
-        page = server.base_url.removesuffix("v1")
-        say(f"  Page       {page} (phones: `pocketserver pair`, its owner: `pocketserver page`)")
-    say(f"  API key    {_key_line(server)}")
-    say(f"  Model      {server.model_id or 'none'}")
+    say(f"  {title(server)}")
+    for fact in facts(server):
+        say(f"  {fact.label:11}{fact.value}{fact.hint}")
     say("  Stop       Ctrl-C ends the server, Ctrl-\\ cancels the running answer")
     say()
-    style = qr.style_for(None, is_terminal=terminal, no_color="NO_COLOR" in os.environ)
-    if terminal and not is_loopback(settings.host):
-        say(qr.terminal_text(server.base_url, style))
+    if code := qr_code(scannable(server)):
+        say(code)
 
 
-def _key_line(server: Server) -> str:
+def title(server: Server) -> str:
+    return f"pocketserver {__version__}, profile {server.effective.profile.name}"
+
+
+def facts(server: Server) -> list[Fact]:
+    """What other devices need to know, and where to learn what is secret."""
+    found = [Fact(label="Base URL", value=server.base_url), *(Fact(label="", value=url) for url in server.other_urls)]
+    if server.base_url != server.local_url:
+        found.append(Fact(label="Here", value=server.local_url))
+    if server.page is not None:
+        hint = " (phones: `pocketserver pair`, its owner: `pocketserver page`)"
+        found.append(Fact(label="Page", value=server.base_url.removesuffix("v1"), hint=hint))
+    return [*found, _key_fact(server), Fact(label="Model", value=server.model_id or "none"), *_room_facts(server)]
+
+
+def _room_facts(server: Server) -> list[Fact]:
+    """The room that is open here, or the one that was joined."""
+    if server.room_host is not None:
+        code = server.room_host.code
+        return [Fact(label="Room", value=code, hint=f" (others: `pocketserver join {code}`, with a key)")]
+    if server.effective.settings.engine != "room":
+        return []
+    hint = "" if server.engine.status.connected else " (its host is being looked for)"
+    return [Fact(label="Room", value=server.room, hint=hint)]
+
+
+def scannable(server: Server) -> str:
+    """The base URL for phones; empty when nobody else could connect."""
+    return "" if is_loopback(server.effective.settings.host) else server.base_url
+
+
+def qr_code(address: str) -> str:
+    """The code for a terminal; empty without an address, and where it cannot be drawn."""
+    style = qr.style_for(None, is_terminal=sys.stderr.isatty(), no_color="NO_COLOR" in os.environ)
+    return qr.terminal_text(address, style) if address else ""
+
+
+def _key_fact(server: Server) -> Fact:
     if server.keys is None:
-        return "none asked for"
-    return "shown by `pocketserver key show`; a QR code with it by `pocketserver qr --pair`"
+        return Fact(label="API key", value="none asked for")
+    shown = "shown by `pocketserver key show`"
+    return Fact(label="API key", value=shown, hint="; a QR code with it by `pocketserver qr --pair`")
 
 
 def progress(label: str, done: float) -> None:
@@ -80,13 +111,17 @@ async def follow_loading(server: Server) -> None:
         if status.tuning_progress is not None:
             progress("Measuring, once   ", min(status.tuning_progress, 0.99))
         await asyncio.sleep(_POLL_SECONDS)
-    if status.state is EngineState.READY:
-        if shown >= 0:
-            progress("Loading the model ", 1.0)
-        safe = " (in safe mode: this processor crashes with repacked weights)" if status.safe_mode else ""
-        say(f"  Ready: {status.model}, {status.context_size} tokens of context{safe}")
-    else:
-        say(f"  No model: {status.problem}")
+    if status.state is EngineState.READY and shown >= 0:
+        progress("Loading the model ", 1.0)
+    say(f"  {loaded(status)}")
+
+
+def loaded(status: EngineStatus) -> str:
+    """What became of loading the model."""
+    if status.state is not EngineState.READY:
+        return f"No model: {status.problem}"
+    safe = " (in safe mode: this processor crashes with repacked weights)" if status.safe_mode else ""
+    return f"Ready: {status.model}, {status.context_size} tokens of context{safe}"
 
 
 def say_goodbye(server: Server) -> None:

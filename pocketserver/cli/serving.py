@@ -17,6 +17,7 @@ from pocketserver import __version__
 from pocketserver.assembly import assemble, make_engine, prepare_model
 from pocketserver.chat import EngineState
 from pocketserver.cli import banner
+from pocketserver.cli.live import Screen, screen_for
 from pocketserver.errors import StartupError
 from pocketserver.gate import key_file
 from pocketserver.lan import address, identity, mdns
@@ -45,10 +46,12 @@ async def _serve(effective: Effective) -> None:
     settings = effective.settings
     secrets = [secret for secret in (settings.api_key, settings.upstream_key, settings.room_key) if secret]
     with logs.configure(settings.log, level=settings.log_level, secrets=secrets) as log:
-        banner.warn_of_risks(settings)
+        warnings = banner.risks(settings)
         exposed = await asyncio.to_thread(key_file.exposure, settings.home_folder)
         if exposed:
-            banner.say(f"WARNING: {exposed}")
+            warnings.append(f"WARNING: {exposed}")
+        for warning in warnings:
+            banner.say(warning)
         model = await prepare_model(settings, banner.fetch_progress)
         server = assemble(effective, make_engine(settings, model, log.logger.warning), log, model)
         if server.keys is not None:
@@ -57,19 +60,21 @@ async def _serve(effective: Effective) -> None:
         server.advertised_host = choice.primary.address
         server.other_hosts = tuple(candidate.address for candidate in choice.others if not candidate.ip.is_loopback)
         async with AsyncExitStack() as stack:
-            stack.enter_context(_signals(server))  # first, so that it is last to go: a second signal ends the shutdown
+            screen = screen_for(server, warnings)
+            stack.enter_context(
+                _signals(server, screen)
+            )  # first, so that it is last to go: a second signal ends the shutdown
             await stack.enter_async_context(serving(server))
             await server.engine.start()
             server.model_id = server.model_id or server.engine.status.model
-            await stack.enter_async_context(_announced(server))
+            await stack.enter_async_context(_announced(server, screen))
             banner.show(server)
             _collect_less()
             await asyncio.to_thread(_write_ready_line, server)
             if settings.exit_on_stdin_close:
                 _end_with_parent(server)
-            following = asyncio.create_task(banner.follow_loading(server))
-            stack.callback(following.cancel)
-            await server.shut_down.wait()
+            async with screen:
+                await server.shut_down.wait()
             banner.say_goodbye(server)
 
 
@@ -82,12 +87,13 @@ def _collect_less() -> None:
 
 
 @contextlib.contextmanager
-def _signals(server: Server) -> Iterator[None]:
+def _signals(server: Server, screen: Screen) -> Iterator[None]:
     """SIGINT and SIGTERM end the server, a second one at once; Ctrl-\\ cancels the generation that is running."""
     loop = asyncio.get_running_loop()
 
     def end() -> None:
         if server.shut_down.is_set():
+            screen.restore()
             os._exit(1)  # the model process ends with its pipe
         server.shut_down.set()
 
@@ -112,7 +118,7 @@ def _handle(loop: asyncio.AbstractEventLoop, number: int, handler: Callable[[], 
 
 
 @asynccontextmanager
-async def _announced(server: Server) -> AsyncIterator[None]:
+async def _announced(server: Server, screen: Screen) -> AsyncIterator[None]:
     """Tell the network, unless that is off or nobody else could connect; the record follows the model's state."""
     settings = server.effective.settings
     if not settings.mdns or is_loopback(settings.host):
@@ -124,7 +130,7 @@ async def _announced(server: Server) -> AsyncIterator[None]:
         identity=await asyncio.to_thread(identity.load, settings.home_folder, server.port),
         description=_description(server),
         look=lambda: _announced_addresses(server),
-        report=lambda status: _report(server, status),
+        report=lambda status: _report(server, screen, status),
     )
     async with advertiser:
         following = asyncio.create_task(_follow(server, advertiser))
@@ -165,14 +171,14 @@ def _description(server: Server) -> Description:
     )
 
 
-def _report(server: Server, status: mdns.Status) -> None:
+def _report(server: Server, screen: Screen, status: mdns.Status) -> None:
     if status.state is mdns.State.ADVERTISED:  # it stays ours while the announcement is renewed
         server.network_name = status.host_name.rstrip(".")
     if status.addresses and status.addresses[0] != server.advertised_host and not server.effective.settings.advertise:
         server.advertised_host = status.addresses[0]
-        banner.say(f"  Base URL   {server.base_url} (the address changed)")
+        screen.say(f"Base URL   {server.base_url} (the address changed)")
     if status.sentence:
-        banner.say(f"  {status.sentence}")
+        screen.say(status.sentence)
 
 
 def _default_name() -> str:
