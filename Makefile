@@ -1,4 +1,4 @@
-# Nine short targets, the same for people and for CI. ARGS is passed on: make serve ARGS="--no-mdns --host 127.0.0.1"
+# Short targets, the same for people and for CI. ARGS is passed on: make serve ARGS="--no-mdns --host 127.0.0.1"
 # llama.cpp is compiled with the flags that suit this processor (tools/build_flags.py) unless CMAKE_ARGS says otherwise. A
 # wheel that pip has kept from an earlier build is used as it is; `pocketserver tune` tells when another build would pay.
 PYTHON ?= python3
@@ -6,7 +6,7 @@ VENV   := .venv
 PIP    := $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
 ARGS   ?=
 
-.PHONY: serve setup test lint format bench bench-sim dist clean
+.PHONY: serve setup test test-apps lint format bench bench-sim dist clean
 
 serve: $(VENV)/.product
 	$(VENV)/bin/pocketserver serve $(ARGS)
@@ -15,6 +15,10 @@ setup: $(VENV)/.development
 
 test: $(VENV)/.development
 	$(VENV)/bin/python -m pytest $(ARGS)
+
+# Applications as clients of the server, each in an environment of its own that the first run installs.
+test-apps: $(VENV)/.development
+	$(VENV)/bin/python -m pytest tests/apps $(ARGS)
 
 lint: $(VENV)/.development
 	$(VENV)/bin/ruff check .
