@@ -121,6 +121,7 @@ FOLLOWED: list[JsonValue] = [
     {"type": "object", "minProperties": 200}, an_object("", " ", **{"": {"type": "null"}, " ": {"type": "null"}}), an_object('a"b', **{'a"b': {"const": "\\"}}),
     {"type": "object", "properties": {f"p{index}": {"type": "integer"} for index in range(400)}, "required": [f"p{index}" for index in range(0, 400, 7)]},
     # allOf, anyOf, oneOf
+    one_of({"const": 1}, {"const": 2}), one_of({"const": {"k": 1}}, {"const": {"k": 2}}),
     {"allOf": []}, {"allOf": [{"type": "string"}, {"minLength": 2}]}, {"allOf": [{"allOf": [{"allOf": [{"type": "null"}]}]}]},
     {"allOf": [an_object("a", a={"type": "string"}), an_object("a", "b", a={"maxLength": 3}, b={"type": "null"})]},
     {"allOf": [an_object("b", b={"type": "null"}), an_object("a", a={"type": "null"}), an_object("c", c={"type": "null"})]},
@@ -164,11 +165,11 @@ REFUSED: list[tuple[JsonValue, str]] = [
     ({"$dynamicRef": "#a"}, "$dynamicRef"), (an_object(a={"not": {}}), "#/properties/a/not"), ({"type": "array", "items": {"if": {}}}, "#/items/if"),
     (defining({"$ref": "#/$defs/x"}, x={"not": {}}), "#/$defs/x/not"), ({"enum": [1], "not": {}}, "not"), ({"anyOf": [{"type": "null"}, {"not": {}}]}, "#/anyOf/1/not"),
     # choices that may overlap
-    (one_of({"type": "integer"}, {"type": "number"}), "oneOf"), (one_of({"const": 1}, {"const": 2}), "oneOf"), (one_of({}, {"type": "null"}), "oneOf"),
+    (one_of({"type": "integer"}, {"type": "number"}), "oneOf"), (one_of({}, {"type": "null"}), "oneOf"),
     (one_of(a_text("^a"), a_text("^b")), "oneOf"), (one_of({"type": "string", "maxLength": 2}, {"type": "string", "minLength": 3}), "oneOf"),
     (one_of({"type": "integer", "maximum": 1}, {"type": "integer", "minimum": 2}), "oneOf"), (one_of({"type": "null"}, {"type": "null"}), "oneOf"),
     (one_of(an_object(k={"const": "a"}), an_object(k={"const": "b"})), "oneOf"), (one_of(an_object("a", a={}), an_object("b", b={})), "oneOf"),
-    (one_of({"required": ["a"]}, {"required": ["b"]}, type="object", properties={"a": {}, "b": {}}), "oneOf"), (one_of({"const": {"k": 1}}, {"const": {"k": 2}}), "oneOf"),
+    (one_of({"required": ["a"]}, {"required": ["b"]}, type="object", properties={"a": {}, "b": {}}), "oneOf"),
     (one_of({"type": "array", "items": {"type": "string"}, "minItems": 1}, {"type": "array", "items": {"type": "integer"}, "minItems": 1}), "oneOf"),
     # numbers of properties, patterns of names
     ({**an_object(a={}), "minProperties": 1}, "minProperties"), ({**an_object(a={}, b={}), "maxProperties": 1}, "maxProperties"), ({**an_object("a", a={}, b={}), "minProperties": 2}, "minProperties"),
@@ -193,7 +194,7 @@ REFUSED: list[tuple[JsonValue, str]] = [
     ({"type": "integer", "multipleOf": 0}, "multipleOf"), ({"type": "integer", "multipleOf": 999_983}, "multipleOf"), ({"type": "integer", "minimum": 1e300}, "minimum"),
     ({"type": "number", "maximum": 1e20}, "maximum"), ({"type": "integer", "minimum": 2**63}, "minimum"),
     # contradictions
-    (False, "false"), ({"enum": []}, "enum"), ({"anyOf": []}, "anyOf"), ({"oneOf": []}, "oneOf"), ({"anyOf": [False]}, "anyOf"), ({"allOf": [{"type": "string"}, {"type": "integer"}]}, "type"),
+    (False, "false"), ({"enum": []}, "enum"), ({"anyOf": []}, "anyOf"), ({"oneOf": []}, "anyOf"), ({"anyOf": [False]}, "anyOf"), ({"allOf": [{"type": "string"}, {"type": "integer"}]}, "type"),
     ({"type": "string", "enum": [1]}, "enum"), ({"type": "string", "const": 1}, "const"), ({"type": "integer", "const": 1.5}, "const"), ({"enum": [1, "a"], "const": 2}, "const"),
     ({"type": "integer", "minimum": 3, "maximum": 2}, "maximum"), ({"type": "integer", "exclusiveMinimum": 1, "exclusiveMaximum": 2}, "exclusiveMinimum"), ({"type": "integer", "minimum": 0.5, "maximum": 0.7}, "minimum"),
     ({"type": "integer", "multipleOf": 7, "minimum": 1, "maximum": 6}, "multipleOf"), ({"type": "number", "exclusiveMinimum": 1, "maximum": 1}, "maximum"),
@@ -205,7 +206,7 @@ REFUSED: list[tuple[JsonValue, str]] = [
     ({"type": "object", "required": ["a"], "additionalProperties": False}, "'a'"), (an_object("a", a=False), "'a'"), (an_object("a", a=an_object("b", b={"type": "string", "enum": []})), "#/properties/a/properties/b"),
     ({"type": "object", "patternProperties": {"^x": False}, "required": ["xa"]}, "'xa'"), ({**an_object("xa", xa={"type": "string"}), "patternProperties": {"^x": {"type": "integer"}}}, "xa"),
     ({"type": "object", "minProperties": 2, "maxProperties": 1}, "maxProperties"), ({"type": "object", "minProperties": 2, "additionalProperties": False}, "minProperties"), ({"type": "object", "maxProperties": 0, "required": ["q"]}, "maxProperties"),
-    ({"enum": [{"a": 1}], "required": ["b"]}, "enum"), (one_of({"type": "integer"}, {"type": "number"}, type="string"), "oneOf"),
+    ({"enum": [{"a": 1}], "required": ["b"]}, "enum"), (one_of({"type": "integer"}, {"type": "number"}, type="string"), "anyOf"),
     ({"allOf": [{"properties": {"a": {}}, "additionalProperties": False, "type": "object"}, {"required": ["b"]}]}, "'b'"),
 ]  # fmt: skip
 
