@@ -17,7 +17,10 @@ TURN_GENERATED_TOKENS = 100
 """A typical turn of a conversation that is 500 to 1,000 tokens deep: what a choice is judged by."""
 
 WORTH_EXACTNESS = 1.05
-"""A format is taken for its exactness, or for the memory it saves, while it is no more than 5 % slower."""
+"""A format whose logits do not depend on the batch is taken while it is no more than 5 % slower."""
+
+WORTH_MEMORY = 1.10
+"""Flash attention is kept while it is no more than 10 % slower: single rows differ by 5 % from one time to the next."""
 
 WORTH_A_CHANGE = 1.05
 """Smaller gains than this are noise, and leave the number of threads and the micro-batch as they are."""
@@ -146,16 +149,20 @@ def choose_format(rows: Iterable[Row], given: Given) -> Row | None:
 
 
 def best_format(rows: Iterable[Row]) -> Row | None:
-    """The fastest; among those that are nearly as fast one that is exact, and one with flash attention.
+    """The fastest; flash attention is given up only for a real gain, and one that is nearly as fast may be exact.
 
     Flash attention takes less memory, by context times micro-batch, and its share is the same at any depth.
     """
     formats = [row for row in rows if row.question is Question.FORMAT]
-    fastest = min((row.turn_seconds for row in formats), default=0.0)
-    near = [row for row in formats if row.turn_seconds <= fastest * WORTH_EXACTNESS]
-    near = [row for row in near if row.batch_invariant] or near
-    near = [row for row in near if row.runtime.flash_attention is not FlashAttention.OFF] or near
-    return min(near, key=lambda row: row.turn_seconds, default=None)
+    lean = [row for row in formats if row.runtime.flash_attention is not FlashAttention.OFF]
+    allowed = lean if _fastest(lean) <= _fastest(formats) * WORTH_MEMORY else formats
+    near = [row for row in allowed if row.turn_seconds <= _fastest(allowed) * WORTH_EXACTNESS]
+    exact = [row for row in near if row.batch_invariant]
+    return min(exact or near, key=lambda row: row.turn_seconds, default=None)
+
+
+def _fastest(rows: Iterable[Row]) -> float:
+    return min((row.turn_seconds for row in rows), default=float("inf"))
 
 
 def better(row: Row, again: Row) -> Row:

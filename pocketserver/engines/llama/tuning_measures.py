@@ -42,8 +42,8 @@ FORMATS = (
 )
 MICRO_BATCHES = (256, 512)
 GPU_MICRO_BATCHES = (64, 128, 256)
-"""A GPU hears of a cancel between micro-batches only. A processor hears at once, and small ones cost it up to a fifth of
-its speed at 4,000 tokens deep, which an empty context does not show."""
+"""A GPU hears of a cancel between micro-batches only. A processor hears at once, and small ones cost it a fifth of its
+speed at 4,000 tokens deep, which an empty context does not show."""
 
 _PIECE_TOKENS = 64  # of the text that is computed for each row
 _COPIES = 11  # and so often it is there once more when the context is filled: 768 tokens
