@@ -24,6 +24,7 @@ from tests.serving import Running, running
 from tests.waiting import until
 
 CODE = "4TKG9P"
+LIMITS = RoomLimits(wait=20.0)
 QUICK = Pace(heartbeat=0.1, deadline=5.0, look=0.02, slow_reader=0.5)
 
 
@@ -91,11 +92,24 @@ async def hosting(
 
 @asynccontextmanager
 async def joining(
-    home: Path, find: Find, key: str, *, name: str = "laptop", limits: RoomLimits = RoomLimits(), **settings: object
+    home: Path,
+    find: Find,
+    key: str,
+    *,
+    name: str = "laptop",
+    pace: Pace = QUICK,
+    pause: float = 0.01,
+    limits: RoomLimits = LIMITS,
+    **settings: object,
 ) -> AsyncIterator[Guest]:
     """A guest until the block is left, linked already if its host is there."""
     options = LinkOptions(
-        code=CODE, digest=digest_of(key), name=name, pace=QUICK, first_pause_seconds=0.01, longest_pause_seconds=0.05
+        code=CODE,
+        digest=digest_of(key),
+        name=name,
+        pace=pace,
+        first_pause_seconds=pause,
+        longest_pause_seconds=5 * pause,
     )
     engine = RoomEngine(GuestLink(options, [find]), limits, instance=secrets.token_hex(8))
     chosen = {"profile": "pooled", "room": CODE, "room_key": key, **settings}
