@@ -8,6 +8,7 @@ from aiohttp import web
 
 from pocketserver.answering import Answering, Exchange
 from pocketserver.engines.truncation import newest_that_fit
+from pocketserver.explainable import explainable
 from pocketserver.gate.entrance import Entrance
 from pocketserver.gate.hosts import HostRule, OriginRule, PeerRule
 from pocketserver.gate.limits import WrongKeyThrottle
@@ -26,6 +27,7 @@ from pocketserver.wire.anthropic_messages import Messages
 from pocketserver.wire.context import ANSWER, KEY_NAME, REQUEST_ID, ModelAccess, ModelNames, Patience
 from pocketserver.wire.device import ROOT, Device
 from pocketserver.wire.error_table import ErrorTable
+from pocketserver.wire.explain import Explain
 from pocketserver.wire.ollama_embed import OllamaEmbed
 from pocketserver.wire.ollama_errors import OllamaErrors
 from pocketserver.wire.ollama_generation import OllamaGeneration
@@ -184,15 +186,17 @@ def _routes(server: Server, shapes: Mapping[str, ErrorTable]) -> list[web.RouteD
         shorten=newest_that_fit,
         unix_time=_unix_time(server),
     )
-    ollama = ollama_routes(server, access, shape_of(shapes, "/api/chat"))
+    ollama = ollama_generation(server, access, shape_of(shapes, "/api/chat"))
+    apis = explainable(chat=chat, completions=completions, responses=responses, messages=messages, ollama=ollama)
     return [
         *(route for route in device.routes() if server.page is None or route.path != "/"),
         *chat.routes(),
         *completions.routes(),
         *messages.routes(),
         *responses.routes(),
-        *ollama,
+        *([] if ollama is None else ollama_routes(server, ollama)),
         *EmbeddingsRoute(access=access).routes(),
+        *Explain(access=access, apis=apis).routes(),
     ]
 
 
@@ -210,13 +214,19 @@ def page_routes(server: Server) -> list[web.RouteDef]:
     return [*everybody.routes(), *OwnerRoutes(page=server.page).routes()]
 
 
-def ollama_routes(server: Server, access: ModelAccess, errors: ErrorTable) -> list[web.RouteDef]:
-    """Ollama's API; it needs to know what is installed."""
+def ollama_generation(server: Server, access: ModelAccess, errors: ErrorTable) -> OllamaGeneration | None:
+    """The part of Ollama's API that answers; it needs to know what is installed."""
     if server.library is None:
-        return []
+        return None
     models = OllamaModels(access=access, library=server.library, examine=server.examine)
+    return OllamaGeneration(models=models, errors=errors, shorten=newest_that_fit)
+
+
+def ollama_routes(server: Server, generation: OllamaGeneration) -> list[web.RouteDef]:
+    """Ollama's whole API."""
+    models, errors = generation.models, generation.errors
     return [
-        *OllamaGeneration(models=models, errors=errors, shorten=newest_that_fit).routes(),
+        *generation.routes(),
         *OllamaEmbed(models=models).routes(),
         *OllamaStore(models=models).routes(),
         *OllamaProgress(models=models, errors=errors).routes(),

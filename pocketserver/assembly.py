@@ -251,6 +251,7 @@ def _loadable(settings: Settings, examiner: "Examiner", first: InstalledModel, n
         identity=(stat.st_dev, stat.st_ino, stat.st_mtime_ns, options.chat_template, options.context),
         make=lambda: LlamaEngine(options),
         count=lambda request: examiner.count(model.path, request, options.chat_template),
+        explain=lambda request: examiner.explain(model.path, request, options.chat_template),
     )
 
 

@@ -230,6 +230,39 @@ class Finished(_Value, frozen=True, kw_only=True, tag="finished"):
 Event: TypeAlias = TextDelta | ReasoningDelta | ToolCallStarted | ToolCallDelta | Finished
 
 
+class PromptToken(_Value, frozen=True, kw_only=True):
+    """One token of a prompt. Half a character has no text of its own and shows as U+FFFD."""
+
+    id: int
+    text: str
+
+
+class Problem(_Value, frozen=True, kw_only=True):
+    """Why a request would be refused: an error code's word, the sentence, and the field at fault."""
+
+    code: str
+    message: str
+    param: str | None = None
+
+
+class Explanation(_Value, frozen=True, kw_only=True):
+    """What a model would read for a request, found out without generating.
+
+    `tokens` are all of `prompt`, which is their text with control tokens spelt out; both are empty when the prompt
+    cannot be made or is hopelessly long. `prompt_tokens` counts them (at least so many then), `cached_tokens` of them
+    would need no reading at this moment. `context_size` holds prompt and answer together. `usable_tools` are the names
+    of tools that the answer may call. A request with `problems` is refused.
+    """
+
+    prompt: str = ""
+    tokens: tuple[PromptToken, ...] = ()
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    context_size: int = 0
+    usable_tools: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+
 EmbeddingInput: TypeAlias = str | tuple[int, ...]
 """A text, or the tokens that the model's own tokenizer makes of one."""
 

@@ -14,6 +14,7 @@ from pocketserver.chat import (
     Embeddings,
     EngineStatus,
     Event,
+    Explanation,
     Finished,
     GenerationRequest,
     LoadedModel,
@@ -169,6 +170,18 @@ class Engine(Protocol):
 
 
 @runtime_checkable
+class Explaining(Protocol):
+    """An engine that can tell what it would make of a request."""
+
+    async def explain(self, request: GenerationRequest) -> Explanation:
+        """Render, count and check as `generate` would, beside whatever is running. Does not take the lane.
+
+        What would be refused is told in the explanation. Raises Refusal for what keeps it from looking at all.
+        """
+        ...
+
+
+@runtime_checkable
 class ModelLoader(Protocol):
     """An engine that can change its model. Both calls take the lane: no answer may be running."""
 
@@ -214,6 +227,21 @@ def concurrency_of(engine: Engine) -> int:
 
 def _with_load(end: Finished, seconds: float) -> Finished:
     return msgspec.structs.replace(end, timings=msgspec.structs.replace(end.timings, load_seconds=seconds))
+
+
+async def explained(engine: Engine, request: GenerationRequest) -> Explanation:
+    """What an engine would make of a request. Raises INVALID_PARAMETER for one that cannot tell."""
+    if not isinstance(engine, Explaining):
+        raise cannot_explain()
+    return await engine.explain(request)
+
+
+def cannot_explain() -> Refusal:
+    return Refusal(
+        Code.INVALID_PARAMETER,
+        "The model is on another machine, where prompts are made and counted. Ask the server there to explain.",
+        param="model",
+    )
 
 
 def stalled(seconds: float) -> Refusal:

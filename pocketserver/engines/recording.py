@@ -22,12 +22,13 @@ from pocketserver.chat import (
     Embeddings,
     EngineStatus,
     Event,
+    Explanation,
     Finished,
     GenerationRequest,
     ModelInfo,
     TextDelta,
 )
-from pocketserver.engines.engine import Engine, EventStream, Forwarder, concurrency_of
+from pocketserver.engines.engine import Engine, EventStream, Forwarder, concurrency_of, explained
 from pocketserver.errors import Code, Refusal
 
 FORMAT: Literal["pocketserver-recording-1"] = "pocketserver-recording-1"
@@ -100,6 +101,9 @@ class RecordingEngine:
 
     async def count(self, request: GenerationRequest) -> int:
         return await self.inner.count(request)
+
+    async def explain(self, request: GenerationRequest) -> Explanation:
+        return await explained(self.inner, request)
 
     @property
     def concurrency(self) -> int:

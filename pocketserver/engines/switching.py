@@ -15,11 +15,12 @@ from pocketserver.chat import (
     Embeddings,
     EngineState,
     EngineStatus,
+    Explanation,
     GenerationRequest,
     LoadedModel,
     ModelInfo,
 )
-from pocketserver.engines.engine import Engine, EventStream
+from pocketserver.engines.engine import Engine, EventStream, cannot_explain, explained
 from pocketserver.errors import Code, Refusal
 
 logger = logging.getLogger(__name__)
@@ -37,13 +38,14 @@ class LoadingEngine(Engine, Protocol):
 class Loadable:
     """A model that can be loaded. Two of equal `identity` are the same weights, loaded the same way.
 
-    `count` counts a prompt's tokens without loading it.
+    `count` counts a prompt's tokens without loading it; `explain` does as `Explaining` says.
     """
 
     id: str
     identity: Hashable
     make: Callable[[], LoadingEngine]
     count: Callable[[GenerationRequest], Awaitable[int]]
+    explain: Callable[[GenerationRequest], Awaitable[Explanation]] | None = None
 
 
 class SwitchingEngine:
@@ -120,6 +122,16 @@ class SwitchingEngine:
             await engine.loaded()
             return await engine.count(request)
         return await wanted.count(request)
+
+    async def explain(self, request: GenerationRequest) -> Explanation:
+        """See `Explaining`. No model is loaded for it."""
+        wanted, engine = await self._find(request.model), self._engine
+        if engine is not None and self._model is not None and self._model.identity == wanted.identity:
+            await engine.loaded()
+            return await explained(engine, request)
+        if wanted.explain is None:
+            raise cannot_explain()
+        return await wanted.explain(request)
 
     async def embed(self, inputs: Sequence[EmbeddingInput], *, truncate: bool) -> Embeddings:
         """Vectors by the model in memory; see `Engine.embed`."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
-from pocketserver.chat import EmbeddingInput, Embeddings, EngineState, GenerationRequest, LoadedModel
+from pocketserver.chat import EmbeddingInput, Embeddings, EngineState, Explanation, GenerationRequest, LoadedModel
 from pocketserver.engines.engine import (
     Concurrent,
     Engine,
@@ -14,6 +14,7 @@ from pocketserver.engines.engine import (
     Forwarder,
     ModelLoader,
     cancelled_by_owner,
+    explained,
     stalled,
 )
 from pocketserver.errors import Code, Refusal
@@ -159,6 +160,17 @@ class Door:
             return None
         before = self._waiting.ahead_of(turn)
         return Place(position=self.taken + before + 1, wait_seconds=self._expected_seconds(before + 1))
+
+    def next_place(self) -> Place:
+        """Where a request that came now would stand, at worst: an owner who had no turn lately may come earlier."""
+        if self.taken < self.places and not self._waiting:
+            return Place(position=1, wait_seconds=0.0)
+        ahead = self.taken + len(self._waiting)
+        return Place(position=ahead + 1, wait_seconds=self._expected_seconds(1 + len(self._waiting)))
+
+    async def explain(self, request: GenerationRequest) -> Explanation:
+        """What the engine would make of this request. Nobody waits for it."""
+        return await explained(self.engine, request)
 
     async def count(self, request: GenerationRequest) -> int:
         """Prompt tokens of this request. Nobody waits for it."""

@@ -214,7 +214,7 @@ class Document:
     ) -> None:
         self._request_id = request_id
         self._model = model
-        self._extra = extra
+        self.extra = extra
         self._blocks = Blocks(request_id=request_id, display=display)
         self._content: list[dict[str, Any]] = []
         self._pieces: list[str] = []
@@ -232,7 +232,7 @@ class Document:
     def encode(self) -> bytes:
         assert self._usage is not None, "a complete stream ends with Finished"
         message = _message(self._request_id, self._model, self._content, self._stop, self._usage)
-        return _encode({**message, **self._extra})
+        return _encode({**message, **self.extra})
 
     def _take(self, step: Step) -> None:
         match step:

@@ -31,23 +31,26 @@ class Messages:
         ]
 
     async def create(self, request: web.Request) -> web.StreamResponse:
-        asked, wanted = await self._read(request, anthropic_request.parse)
+        body = await body_of(request, self.access.client_seconds)
+        asked, wanted = await self.prepared(request, body)
         if asked.stream:
             return await self._streamed(request, asked, wanted)
         return await self._whole(request, asked, wanted)
 
     async def count_tokens(self, request: web.Request) -> web.Response:
         """Nobody waits for a count, and it is no generation."""
-        _, wanted = await self._read(request, anthropic_request.parse_count)
+        body = await body_of(request, self.access.client_seconds)
+        _, wanted = await self.prepared(request, body, anthropic_request.parse_count)
         tokens = await self.access.door.count(wanted)
-        return _json(msgspec.json.encode({"input_tokens": tokens}))
+        return _json(msgspec.json.encode({"input_tokens": tokens, **request[ANSWER].shown_warnings}))
 
-    async def _read(
-        self, request: web.Request, parse: anthropic_request.Parse
+    async def prepared(
+        self, request: web.Request, body: bytes, parse: anthropic_request.Parse = anthropic_request.parse
     ) -> tuple[anthropic_request.Asked, GenerationRequest]:
+        """What a body asks of the model. Raises Refusal with the field at fault."""
         access, answer = self.access, request[ANSWER]
         asked = parse(
-            await body_of(request, access.client_seconds),
+            body,
             request_id=request[REQUEST_ID],
             defaults=self.defaults,
             drop_hosted=self.drop_hosted,
@@ -65,7 +68,6 @@ class Messages:
             request_id=wanted.id,
             model=self._named(asked, wanted),
             display=asked.display,
-            extra=answer.shown_warnings,
             context_size=self.access.context_size,
         )
         async with self.access.turn(request, wanted) as turn, Choices(turn, wanted, 1) as batches:
@@ -73,6 +75,8 @@ class Messages:
                 answer.note(batch)
                 for event in batch:
                     document.add(event)
+        answer.tell_room("max_tokens", wanted.max_tokens, self.access.context_size())
+        document.extra = answer.shown_warnings
         return _json(document.encode())
 
     async def _streamed(

@@ -83,7 +83,7 @@ class _Thinking(msgspec.Struct, frozen=True, kw_only=True):
 def parse(data: bytes, *, request_id: str, defaults: Defaults, drop_hosted: bool, warn: Warn) -> Asked:
     """Read and check the body of a message to be answered. Raises Refusal with the code and the field at fault."""
     body = json_body.decode(data, Body, required="messages")
-    _tell_unread(data, warn)
+    json_body.tell_unread(data, Body, warn)
     if body.max_tokens is None:
         raise invalid("max_tokens", "max_tokens: Field required. Say how many tokens the answer may have.")
     if body.max_tokens < 1:
@@ -94,7 +94,7 @@ def parse(data: bytes, *, request_id: str, defaults: Defaults, drop_hosted: bool
 def parse_count(data: bytes, *, request_id: str, defaults: Defaults, drop_hosted: bool, warn: Warn) -> Asked:
     """Read and check a body whose tokens are to be counted: the same without `max_tokens`."""
     body = json_body.decode(data, Body, required="messages")
-    _tell_unread(data, warn)
+    json_body.tell_unread(data, Body, warn)
     return _asked(body, request_id=request_id, defaults=defaults, drop_hosted=drop_hosted, warn=warn)
 
 
@@ -120,12 +120,6 @@ def _asked(body: Body, *, request_id: str, defaults: Defaults, drop_hosted: bool
         reasoning_budget=thinking.budget,
     )
     return Asked(model=body.model, request=request, stream=bool(body.stream), display=thinking.display)
-
-
-def _tell_unread(data: bytes, warn: Warn) -> None:
-    for name in msgspec.json.decode(data, type=dict[str, msgspec.Raw]):
-        if name not in Body.__struct_fields__:
-            warn(name[:80], "ignored")
 
 
 def _refuse_hosted(body: Body) -> None:

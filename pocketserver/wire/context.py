@@ -15,6 +15,7 @@ from pocketserver.chat import (
     EmbeddingInput,
     Embeddings,
     Event,
+    Explanation,
     Finished,
     GenerationRequest,
     LoadedModel,
@@ -66,6 +67,10 @@ class Door(Protocol):
     def turn(self, *, owner: str | None = None, via: tuple[str, ...] = ()) -> Turn: ...
 
     async def count(self, request: GenerationRequest) -> int: ...
+
+    async def explain(self, request: GenerationRequest) -> Explanation: ...
+
+    def next_place(self) -> Place: ...
 
     async def embed(
         self,
@@ -121,6 +126,14 @@ class Answer:
         warning = f"{param}:{what}"
         if warning not in self.warnings and len(self.warnings) < MOST_WARNINGS:
             self.warnings.append(warning)
+
+    def tell_room(self, param: str, asked: int, context_size: int | None) -> None:
+        """Tell the client of a whole answer that the context left less room than it asked for. Never a refusal."""
+        if not self.shows_warnings or self.usage is None or context_size is None:
+            return
+        left = context_size - self.usage.prompt_tokens
+        if left < asked:
+            self.warnings.append(f"{param}:cut to {left} by the context")
 
     @property
     def shown_warnings(self) -> dict[str, list[str]]:

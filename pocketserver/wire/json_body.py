@@ -1,14 +1,20 @@
 """A request body as a typed value, or the refusal that names the field at fault."""
 
 import re
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
 from pocketserver.errors import Code, Refusal
-from pocketserver.wire.context import Answer
 
 T = TypeVar("T")
+Warn: TypeAlias = Callable[[str, str], None]
+"""Tell the client that a field (first) was not done as asked (second)."""
+_NO_WORDS: Mapping[str, str] = MappingProxyType({})
+_NOTHING = frozenset({b"null", b"{}", b"[]"})
+"""Values that ask for nothing."""
 
 _PLACE = re.compile(r"(?s)(.*) - at `(key in )?\$\.?(.*)`$")
 
@@ -30,20 +36,14 @@ def decode(body: bytes, kind: type[T], *, required: str) -> T:
         ) from error
 
 
-def tell_unread(body: bytes, kind: type[msgspec.Struct], answer: Answer) -> None:
-    """Name the members of a decoded body that nobody reads, where the client is told such things."""
-    if not answer.tells:
-        return
-    given = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-    for name in given:
-        if name not in kind.__struct_fields__:
-            answer.warn(name[:80], "ignored")
+def tell_unread(body: bytes, kind: type[msgspec.Struct], warn: Warn, *, words: Mapping[str, str] = _NO_WORDS) -> None:
+    """Name the members of a decoded body that `kind` does not read, in their order. `null` asks for nothing.
 
-
-def unread_fields(body: bytes, kind: type[msgspec.Struct]) -> list[str]:
-    """Names of the fields that a decoded object has and `kind` does not know. Those that are null ask for nothing."""
-    fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-    return [name for name, value in fields.items() if name not in kind.__struct_fields__ and bytes(value) != b"null"]
+    `words` say more of some fields than that they are ignored, also of such that `kind` has.
+    """
+    for name, value in msgspec.json.decode(body, type=dict[str, msgspec.Raw]).items():
+        if (name in words or name not in kind.__struct_fields__) and bytes(value) not in _NOTHING:
+            warn(name[:80], words.get(name, "ignored"))
 
 
 def invalid(param: str, message: str) -> Refusal:

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -13,13 +13,14 @@ from pocketserver.chat import Embeddings
 from pocketserver.errors import Code, Refusal
 from pocketserver.wire import ollama_fields, ollama_options
 from pocketserver.wire.context import ANSWER, KEY_NAME, body_of, via_of
-from pocketserver.wire.json_body import invalid
+from pocketserver.wire.json_body import invalid, tell_unread
 from pocketserver.wire.ollama_answer import nanoseconds
 from pocketserver.wire.ollama_documents import document
 from pocketserver.wire.ollama_models import Chosen, OllamaModels
 from pocketserver.wire.ollama_request import decode
 
 MAX_INPUTS = 2048
+_Body = TypeVar("_Body", bound=msgspec.Struct)
 
 
 class EmbedBody(msgspec.Struct, frozen=True):
@@ -47,7 +48,7 @@ class OllamaEmbed:
 
     async def embed(self, request: web.Request) -> web.Response:
         """One vector of length 1 for each text, in their order."""
-        body = decode(await self._body(request), EmbedBody)
+        body = await self._read(request, EmbedBody)
         inputs, keep_alive = _inputs(body.input), ollama_fields.keep_alive(body.keep_alive)
         ollama_options.checked(body.options)
         chosen = await self._choose(request, body.model)
@@ -69,15 +70,20 @@ class OllamaEmbed:
 
     async def embeddings(self, request: web.Request) -> web.Response:
         """One vector for one text."""
-        body = decode(await self._body(request), EmbeddingsBody)
+        body = await self._read(request, EmbeddingsBody)
         keep_alive = ollama_fields.keep_alive(body.keep_alive)
         ollama_options.checked(body.options)
         chosen = await self._choose(request, body.model)
         found, _ = await self._vectors(request, chosen, [body.prompt] if body.prompt else [], keep_alive, truncate=True)
-        return document({"embedding": found.vectors[0] if found.vectors else []})
+        embedding = found.vectors[0] if found.vectors else []
+        return document({"embedding": embedding, **request[ANSWER].shown_warnings})
 
-    async def _body(self, request: web.Request) -> bytes:
-        return await body_of(request, self.models.access.client_seconds)
+    async def _read(self, request: web.Request, kind: type[_Body]) -> _Body:
+        """A whole body; what it has beside the fields that are read is told."""
+        data = await body_of(request, self.models.access.client_seconds)
+        body = decode(data, kind)
+        tell_unread(data, kind, request[ANSWER].warn)
+        return body
 
     async def _choose(self, request: web.Request, name: str | None) -> Chosen:
         try:

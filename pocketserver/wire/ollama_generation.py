@@ -11,7 +11,7 @@ from pocketserver.errors import Code, Refusal
 from pocketserver.wire import ndjson
 from pocketserver.wire.context import ANSWER, REQUEST_ID, Answer, body_of
 from pocketserver.wire.error_table import ErrorTable
-from pocketserver.wire.json_body import tell_unread
+from pocketserver.wire.json_body import invalid, tell_unread
 from pocketserver.wire.ollama_answer import (
     Document,
     Heading,
@@ -67,27 +67,46 @@ class OllamaGeneration:
     async def generate(self, request: web.Request) -> web.StreamResponse:
         return await self._answer(request, _GENERATE)
 
+    async def chat_request(self, request: web.Request, body: bytes) -> GenerationRequest:
+        """What a body of `/api/chat` asks of the model. Raises Refusal with the field at fault."""
+        return (self._prepared(request, _CHAT, *await self._read(request, _CHAT, body))).request
+
+    async def generate_request(self, request: web.Request, body: bytes) -> GenerationRequest:
+        """The same of a body of `/api/generate`."""
+        return (self._prepared(request, _GENERATE, *await self._read(request, _GENERATE, body))).request
+
     async def _answer(self, request: web.Request, api: _Api) -> web.StreamResponse:
         body = await body_of(request, self.models.access.client_seconds)
-        asked = api.parse(body)
-        tell_unread(body, api.body, request[ANSWER])
-        chosen = await self.models.choose(request, asked.model)
-        chosen.check("completion", api.verb)
-        effort = chosen.effort(asked.thinks)
+        asked, chosen = await self._read(request, api, body)
         if asked.only_loads:
             return await self._only_load(request, api, asked, chosen)
+        wanted = self._prepared(request, api, asked, chosen)
+        try:
+            return await self._generated(request, wanted)
+        except Refusal as refusal:
+            raise _in_own_words(refusal, chosen) from refusal
+
+    async def _read(self, request: web.Request, api: _Api, body: bytes) -> tuple[Asked, Chosen]:
+        asked = api.parse(body)
+        if request[ANSWER].tells:
+            tell_unread(body, api.body, request[ANSWER].warn)
+        chosen = await self.models.choose(request, asked.model)
+        chosen.check("completion", api.verb)
+        chosen.effort(asked.thinks)
+        return asked, chosen
+
+    def _prepared(self, request: web.Request, api: _Api, asked: Asked, chosen: Chosen) -> "_Wanted":
+        if asked.only_loads:
+            raise invalid("messages", "An empty conversation asks for no answer: it only loads the model.")
         wanted, num_ctx = generation_request(
             asked,
             request_id=request[REQUEST_ID],
             model=chosen.id,
             settings=chosen.settings,
-            effort=effort,
+            effort=chosen.effort(asked.thinks),
             warn=request[ANSWER].warn,
         )
-        try:
-            return await self._generated(request, _Wanted(api, asked, chosen, wanted, num_ctx))
-        except Refusal as refusal:
-            raise _in_own_words(refusal, chosen) from refusal
+        return _Wanted(api, asked, chosen, wanted, num_ctx)
 
     async def _only_load(self, request: web.Request, api: _Api, asked: Asked, chosen: Chosen) -> web.Response:
         """One document, also for those who stream."""

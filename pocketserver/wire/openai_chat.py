@@ -25,16 +25,22 @@ class ChatCompletions:
         return [web.post("/v1/chat/completions", self.create)]
 
     async def create(self, request: web.Request) -> web.StreamResponse:
-        access, answer = self.access, request[ANSWER]
-        body = await body_of(request, access.client_seconds)
-        asked = openai_chat_request.parse(body, request_id=request[REQUEST_ID], defaults=self.defaults)
-        json_body.tell_unread(body, openai_chat_request.Body, answer)
-        access.door.check_ready()
-        model = answer.model = await access.models.resolve(asked.model, answer)
-        wanted = msgspec.structs.replace(asked.request, model=model, whole=not asked.stream)
+        asked = await self.prepared(request, await body_of(request, self.access.client_seconds))
+        wanted = asked.request
         if asked.stream:
             return await self._streamed(request, asked, wanted)
         return await self._whole(request, asked, wanted)
+
+    async def prepared(self, request: web.Request, body: bytes) -> openai_chat_request.Asked:
+        """What a body asks of the model, which is named in it. Raises Refusal with the field at fault."""
+        access, answer = self.access, request[ANSWER]
+        asked = openai_chat_request.parse(body, request_id=request[REQUEST_ID], defaults=self.defaults)
+        if answer.tells:
+            json_body.tell_unread(body, openai_chat_request.Body, answer.warn)
+        access.door.check_ready()
+        model = answer.model = await access.models.resolve(asked.model, answer)
+        wanted = msgspec.structs.replace(asked.request, model=model, whole=not asked.stream)
+        return msgspec.structs.replace(asked, request=wanted)
 
     async def _whole(
         self, request: web.Request, asked: openai_chat_request.Asked, wanted: GenerationRequest
@@ -45,13 +51,15 @@ class ChatCompletions:
             created=answer.created,
             model=self.access.models.shown(wanted.model),
             scored=wanted.top_logprobs is not None,
-            extra=answer.shown_warnings,
         )
         async with self.access.turn(request, wanted) as turn, Choices(turn, wanted, asked.choices) as batches:
             async for batch in batches:
                 answer.note(batch)
                 for event in batch:
                     document.add(event)
+        if asked.max_tokens_field is not None:
+            answer.tell_room(asked.max_tokens_field, wanted.max_tokens, self.access.context_size())
+        document.extra = answer.shown_warnings
         return web.Response(body=document.encode(), content_type="application/json")
 
     async def _streamed(

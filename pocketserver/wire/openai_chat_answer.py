@@ -136,7 +136,7 @@ class Document:
         scored: bool,
         extra: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        self._extra = extra
+        self.extra = extra
         self._request_id = request_id
         self._created = created
         self._model = model
@@ -164,7 +164,7 @@ class Document:
                 "system_fingerprint": None,
                 "choices": self._choices,
                 "usage": usage_fields(self._usage),
-                **self._extra,
+                **self.extra,
             }
         )
 

@@ -29,6 +29,7 @@ from pocketserver.wire.openai_sampling import (
 from pocketserver.wire.openai_tools import FUNCTION_NAME
 
 MAX_CHOICES = 8
+_LIMITS = ("max_completion_tokens", "max_tokens")
 _EFFORTS = frozenset({"none", "minimal", "low", "medium", "high", "xhigh", "max"})
 
 
@@ -64,13 +65,17 @@ class Body(SamplingFields, frozen=True, kw_only=True):
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """A parsed request. `model` is the name as the client wrote it. `choices` is how many answers are wanted."""
+    """A parsed request. `model` is the name as the client wrote it. `choices` is how many answers are wanted.
+
+    `max_tokens_field` is the one that limits the answer, None where the client set no limit.
+    """
 
     model: str | None
     request: GenerationRequest
     choices: int
     stream: bool
     include_usage: bool
+    max_tokens_field: str | None = None
 
 
 def parse(data: bytes, *, request_id: str, defaults: Defaults) -> Asked:
@@ -99,6 +104,7 @@ def parse(data: bytes, *, request_id: str, defaults: Defaults) -> Asked:
         choices=_choices(body.n),
         stream=bool(body.stream),
         include_usage=bool(body.stream and options and options.include_usage),
+        max_tokens_field=next((name for name in _LIMITS if getattr(body, name)), None),
     )
 
 
@@ -125,7 +131,7 @@ def _choices(given: int | None) -> int:
 
 def _max_tokens(body: Body, defaults: Defaults) -> int:
     """The newer name wins. A huge value is a safety limit of the client's, not an error."""
-    for name in ("max_completion_tokens", "max_tokens"):
+    for name in _LIMITS:
         value: int | None = getattr(body, name)
         if value is not None and value < 1:
             raise invalid(name, f"`{name}` must be 1 or more, not {shown(value)}.")

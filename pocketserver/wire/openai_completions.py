@@ -25,17 +25,20 @@ class Completions:
         return [web.post("/v1/completions", self.create)]
 
     async def create(self, request: web.Request) -> web.StreamResponse:
+        asked = await self.prepared(request, await body_of(request, self.access.client_seconds))
+        asked = msgspec.structs.replace(asked, model=self.access.models.shown(asked.requests[0].model))
+        return await self._streamed(request, asked) if asked.stream else await self._whole(request, asked)
+
+    async def prepared(self, request: web.Request, body: bytes) -> Asked:
+        """What a body asks of the model, which is named in each request. Raises Refusal with the field at fault."""
         access, answer = self.access, request[ANSWER]
-        body = await body_of(request, access.client_seconds)
         asked = openai_completions_request.parse(
             body, request_id=request[REQUEST_ID], defaults=self.defaults, warn=answer.warn
         )
         access.door.check_ready()
         model = answer.model = await access.models.resolve(asked.model, answer)
-        whole = not asked.stream
-        wanted = tuple(msgspec.structs.replace(each, model=model, whole=whole) for each in asked.requests)
-        asked = msgspec.structs.replace(asked, model=access.models.shown(model), requests=wanted)
-        return await self._whole(request, asked) if whole else await self._streamed(request, asked)
+        wanted = tuple(msgspec.structs.replace(each, model=model, whole=not asked.stream) for each in asked.requests)
+        return msgspec.structs.replace(asked, requests=wanted)
 
     async def _whole(self, request: web.Request, asked: Asked) -> web.Response:
         answer = request[ANSWER]

@@ -3,7 +3,6 @@
 Source: the OpenAI API reference, "Completions (legacy)". Unknown fields are ignored and named, `null` means absent.
 """
 
-from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import msgspec
@@ -11,7 +10,7 @@ import msgspec
 from pocketserver.chat import GenerationRequest
 from pocketserver.errors import Code, Refusal
 from pocketserver.wire import json_body
-from pocketserver.wire.json_body import invalid
+from pocketserver.wire.json_body import Warn, invalid
 from pocketserver.wire.openai_sampling import (
     MOST_TOKENS,
     Defaults,
@@ -22,8 +21,6 @@ from pocketserver.wire.openai_sampling import (
     stop_texts,
 )
 
-Warn: TypeAlias = Callable[[str, str], None]
-"""Tell the client that a field (first) was not done as asked (second)."""
 Prompt: TypeAlias = str | tuple[int, ...]
 """A text, or its tokens."""
 
@@ -33,8 +30,6 @@ MAX_LOGPROBS = 5
 MAX_BEST_OF = 20
 NO_LIMIT = -1
 """Local clients send this `max_tokens` to mean as much as the context holds."""
-_LABELS = frozenset({"user"})
-"""Fields that ask for nothing."""
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
@@ -182,8 +177,6 @@ def _max_tokens(given: int | None, defaults: Defaults) -> int:
 
 def _warn(data: bytes, body: Body, warn: Warn) -> None:
     """Name what is not done."""
-    for name in json_body.unread_fields(data, Body):
-        if name not in _LABELS:
-            warn(name[:64], "ignored, this server does not know it")
+    json_body.tell_unread(data, Body, warn)
     if body.stream_options is not None and body.stream_options.include_obfuscation:
         warn("stream_options.include_obfuscation", "ignored")

@@ -18,13 +18,12 @@ from pocketserver.chat import Embeddings, Usage
 from pocketserver.errors import Code, Refusal
 from pocketserver.wire import json_body
 from pocketserver.wire.context import ANSWER, KEY_NAME, ModelAccess, body_of, via_of
-from pocketserver.wire.json_body import invalid
+from pocketserver.wire.json_body import Warn, invalid
 from pocketserver.wire.openai_sampling import shown
 
 MAX_INPUTS = 2048
 _WRITTEN_AT_ONCE = 32
 """Vectors that are written before others get their turn on the event loop."""
-_LABELS = frozenset({"user"})
 _NEEDED = "`input` must be a text or a list of texts."
 _TOKENS = (
     f"{_NEEDED} This server takes no token ids: send the text itself"
@@ -32,7 +31,6 @@ _TOKENS = (
 )
 
 _encode = msgspec.json.Encoder().encode
-Warn: TypeAlias = Callable[[str, str], None]
 Write: TypeAlias = Callable[[Sequence[float]], object]
 
 
@@ -86,9 +84,7 @@ def parse(data: bytes, *, warn: Warn) -> Asked:
     )
     if body.stream:
         warn("stream", "ignored, embeddings are not streamed")
-    for name in json_body.unread_fields(data, Body):
-        if name not in _LABELS:
-            warn(name[:64], "ignored, this server does not know it")
+    json_body.tell_unread(data, Body, warn)
     return asked
 
 

@@ -165,7 +165,8 @@ def parse(data: bytes, *, request_id: str, defaults: Defaults, drop_hosted: bool
     body = json_body.decode(data, Body, required="input")
     _check_input(body)
     _refuse_unsupported(body)
-    _tell_ignored(body, _names(data), warn)
+    json_body.tell_unread(data, Body, warn, words=_IGNORED)
+    _tell_ignored(body, warn)
     box = toolbox(
         body.tools or [],
         body.tool_choice,
@@ -218,18 +219,7 @@ def _refuse_unsupported(body: Body) -> None:
             raise invalid(name, f"`{name}` is not supported; {hint}.")
 
 
-def _names(data: bytes) -> list[str]:
-    """The names of the body's fields that say something."""
-    fields = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
-    return [name for name, value in fields.items() if bytes(value) not in (b"null", b"{}", b"[]")]
-
-
-def _tell_ignored(body: Body, names: list[str], warn: Warn) -> None:
-    for name in names:
-        if name in _IGNORED:
-            warn(name, _IGNORED[name])
-        elif name not in Body.__struct_fields__:
-            warn(name[:64], "ignored, this server does not know it")
+def _tell_ignored(body: Body, warn: Warn) -> None:
     if body.text is not None and body.text.verbosity is not None:
         if body.text.verbosity not in ("low", "medium", "high"):
             raise invalid("text.verbosity", "`text.verbosity` must be low, medium or high.")

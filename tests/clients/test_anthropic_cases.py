@@ -130,7 +130,7 @@ class TestCodingAgents:
         body = {key: value for key, value in agent_body(1).items() if key not in ("max_tokens", "stream", "metadata")}
         status, counted, _ = await post(http, body, f"{PATH}/count_tokens?beta=true", **self.HEADERS)
         assert status == 200
-        assert list(counted) == ["input_tokens"]
+        assert counted["input_tokens"] > 0
 
     @pytest.mark.parametrize("profile", ["pooled", "roach", "hub"])
     async def test_their_first_question_is_answered_without_a_key(self, tmp_path: Path, profile: str) -> None:

@@ -208,7 +208,7 @@ async def test_leaving_in_mid_stream_frees_the_model(server: Running, client: As
 
 async def test_what_was_ignored_is_told_in_header_and_document(server: Running) -> None:
     async with server.session() as session, session.post("/v1/completions", json={**ASK, "grammar": "x"}) as answer:
-        assert "grammar:ignored, this server does not know it" in (await answer.json())["warnings"]
+        assert "grammar:ignored" in (await answer.json())["warnings"]
         assert answer.headers["x-pocketserver-warnings"].startswith("grammar:")
 
 

@@ -400,7 +400,7 @@ class TestWhatIsNotDone:
             raise Refusal(Code.INVALID_PARAMETER, what, param=field)
 
         with pytest.raises(Refusal) as caught:
-            parse(body(metadata={}), request_id="r", defaults=DEFAULTS, drop_hosted=True, warn=strict)
+            parse(body(metadata={"user_id": "u"}), request_id="r", defaults=DEFAULTS, drop_hosted=True, warn=strict)
         assert caught.value.param == "metadata"
 
 

@@ -176,7 +176,7 @@ def test_usage_in_a_stream_is_told_on_request() -> None:
     assert not ask(stream_options={"include_usage": True}).include_usage
 
 
-def test_what_is_ignored_is_named_and_labels_are_not() -> None:
+def test_what_is_ignored_is_named() -> None:
     warnings: list[str] = []
     ask(
         "hi",
@@ -189,6 +189,7 @@ def test_what_is_ignored_is_named_and_labels_are_not() -> None:
     )
 
     assert [warning.partition(":")[0] for warning in warnings] == [
+        "user",
         "grammar",
         "cache_prompt",
         "stream_options.include_obfuscation",

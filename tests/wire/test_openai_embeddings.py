@@ -94,11 +94,11 @@ def test_null_means_absent() -> None:
     assert not ask().in_base64
 
 
-def test_what_is_ignored_is_named_and_labels_are_not() -> None:
+def test_what_is_ignored_is_named() -> None:
     warnings: list[str] = []
     ask(warnings, user="me", input_type="query", truncate="END", stream=True, task=None)
 
-    assert [warning.partition(":")[0] for warning in warnings] == ["stream", "input_type", "truncate"]
+    assert [warning.partition(":")[0] for warning in warnings] == ["stream", "user", "input_type", "truncate"]
 
 
 async def test_a_document_is_the_contracts() -> None:

@@ -89,6 +89,10 @@ class DiskCache:
         self._refresh()
         return list(self._states.values())
 
+    def glance(self) -> Sequence[Tokens]:
+        """What was there when it was last looked at; the one method for any thread."""
+        return [state.tokens for state in [*self._states.values()]]
+
     def covers(self, live: Tokens) -> bool:
         """True when nothing is gained by writing `live`: it is on disk, or on its way there."""
         return any(covers(tokens, live) for tokens in self.kept())

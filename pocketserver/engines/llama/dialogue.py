@@ -1,10 +1,12 @@
 """How one loaded model is spoken to: what its template was found to be, its prompts, and readers for its replies."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pocketserver.chat import GenerationRequest, ToolMode
 from pocketserver.engines.llama.answer import FormatReply, PlainReply, Reply
 from pocketserver.engines.llama.constraint import Compiler, TokenConstraint
+from pocketserver.engines.llama.explaining import Explainer
 from pocketserver.engines.llama.format_memory import Examined, examination_key, remembered
 from pocketserver.engines.llama.model import Vocabulary
 from pocketserver.engines.llama.prompting import Prompt, Prompter
@@ -31,7 +33,7 @@ class Dialogue:
         self._special = {text: token for text, token in self._marks.items() if vocabulary.is_special(token)}
         self._reader_marks = self._used_marks()
         self._typed_marks = TypedMarks(vocabulary.control_texts())
-        self._constraints = ReplyConstraints(Compiler(vocabulary), self._examined.reply_format, self._special.get)
+        self._constraints = self._new_constraints()
 
     @property
     def supports_tools(self) -> bool:
@@ -53,6 +55,10 @@ class Dialogue:
             typed_marks=self._typed_marks,
         )
 
+    def explainer(self, context_size: int, cached: Callable[[Sequence[int]], int] = lambda _prompt: 0) -> Explainer:
+        """An explainer for one thread."""
+        return Explainer(self._vocabulary, self.prompter(context_size), self._new_constraints(), cached)
+
     def constraint(self, request: GenerationRequest, prompt: Prompt) -> TokenConstraint | None:
         """What holds the reply to this request. Raises Refusal(INVALID_PARAMETER)."""
         return self._constraints.compile(request, prompt.thinking)
@@ -72,6 +78,10 @@ class Dialogue:
             stops=request.stop,
         )
         return FormatReply(reader)
+
+    def _new_constraints(self) -> ReplyConstraints:
+        """For one thread."""
+        return ReplyConstraints(Compiler(self._vocabulary), self._examined.reply_format, self._special.get)
 
     def _examine(self) -> Examined:
         template = self._template()

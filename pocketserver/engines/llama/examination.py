@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pocketserver.chat import GenerationRequest
+from pocketserver.chat import Explanation, GenerationRequest
 from pocketserver.engines.llama.dialogue import Dialogue
 from pocketserver.engines.llama.frames import Capable, Examine, Load
 from pocketserver.engines.llama.model import VocabularyAlone
@@ -28,6 +28,10 @@ class Examination:
     def count(self, request: GenerationRequest) -> int:
         """Prompt tokens of a request. Raises Refusal."""
         return len(self._counting.prompt(request).tokens)
+
+    def explain(self, request: GenerationRequest) -> Explanation:
+        """What the loaded model would make of a request; nothing is cached."""
+        return self._dialogue.explainer(self._counting.context_size).explain(request)
 
     def found(self) -> Capable:
         return Capable(

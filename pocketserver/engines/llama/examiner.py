@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from pocketserver.chat import GenerationRequest
+from pocketserver.chat import Explanation, GenerationRequest
 from pocketserver.engines.llama.capabilities import Capabilities, CapabilityMemory, capability_key
 from pocketserver.engines.llama.frames import (
     Capable,
@@ -19,6 +19,8 @@ from pocketserver.engines.llama.frames import (
     Counted,
     Examine,
     Examining,
+    Explain,
+    Explained,
     FrameError,
     FromWorker,
     Hello,
@@ -82,9 +84,17 @@ class Examiner:
         """
         metadata, template, _ = await asyncio.to_thread(_facts, path, chat_template)
         async with self._examining(metadata, template) as (link, _):
-            _ask(link, request)
+            _ask(link, Count(ticket=1, request=request))
             counted = await self._next(link, Counted)
         return counted.tokens
+
+    async def explain(self, path: Path, request: GenerationRequest, chat_template: Path | None = None) -> Explanation:
+        """What this model would make of a request; see `Explaining`."""
+        metadata, template, _ = await asyncio.to_thread(_facts, path, chat_template)
+        async with self._examining(metadata, template) as (link, _):
+            _ask(link, Explain(ticket=1, request=request))
+            explained = await self._next(link, Explained)
+        return explained.explanation
 
     @asynccontextmanager
     async def _examining(
@@ -116,12 +126,12 @@ class Examiner:
         try:
             frame = await asyncio.wait_for(link.receive(), seconds or self._answer_seconds)
         except TimeoutError:
-            raise TEMPLATE_HANGS if kind in (Capable, Counted) else _DOES_NOT_START from None
+            raise TEMPLATE_HANGS if kind in (Capable, Counted, Explained) else _DOES_NOT_START from None
         match frame:
             case None:
                 code = await link.ended()
                 logger.warning("The process that examines a model %s. %s", how_it_ended(code), link.last_words)
-                raise TEMPLATE_CRASHES if kind in (Capable, Counted) else _DOES_NOT_START
+                raise TEMPLATE_CRASHES if kind in (Capable, Counted, Explained) else _DOES_NOT_START
             case LoadFailed(code=code_name, message=message):
                 raise Refusal(Code(code_name), message)
             case Refused():
@@ -149,9 +159,9 @@ def _facts(path: Path, chat_template: Path | None) -> tuple[GgufMetadata, str | 
         raise Refusal(Code.MODEL_NOT_LOADED, f"{path.name} cannot be read: {error.strerror}.") from error
 
 
-def _ask(link: WorkerLink, request: GenerationRequest) -> None:
+def _ask(link: WorkerLink, frame: Count | Explain) -> None:
     try:
-        link.send(Count(ticket=1, request=request))
+        link.send(frame)
     except FrameError as error:
         raise Refusal(
             Code.INVALID_PARAMETER,

@@ -5,7 +5,7 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from pocketserver.chat import EmbeddingInput, Event, GenerationRequest
+from pocketserver.chat import EmbeddingInput, Event, Explanation, GenerationRequest
 from pocketserver.engines.llama.runtime import Drafts, FlashAttention, KvType, Runtime
 from pocketserver.engines.llama.tuning import TuningRecord
 
@@ -103,6 +103,13 @@ class Count(_Frame, frozen=True, kw_only=True, tag="count"):
     request: GenerationRequest
 
 
+class Explain(_Frame, frozen=True, kw_only=True, tag="explain"):
+    """Render, count and check, beside a running generation; answered by `Explained`."""
+
+    ticket: int
+    request: GenerationRequest
+
+
 class Cancel(_Frame, frozen=True, kw_only=True, tag="cancel"):
     id: str
 
@@ -111,7 +118,7 @@ class Close(_Frame, frozen=True, kw_only=True, tag="close"):
     """Bring what is worth keeping to the disk, and end. A running answer is cancelled."""
 
 
-ToWorker: TypeAlias = Load | Tune | Examine | Generate | Embed | Count | Cancel | Close
+ToWorker: TypeAlias = Load | Tune | Examine | Generate | Embed | Count | Explain | Cancel | Close
 
 
 class Hello(_Frame, frozen=True, kw_only=True, tag="hello"):
@@ -232,6 +239,11 @@ class Counted(_Frame, frozen=True, kw_only=True, tag="counted"):
     tokens: int
 
 
+class Explained(_Frame, frozen=True, kw_only=True, tag="explained"):
+    ticket: int
+    explanation: Explanation
+
+
 FromWorker: TypeAlias = (
     Hello
     | Capable
@@ -250,6 +262,7 @@ FromWorker: TypeAlias = (
     | Refused
     | Ended
     | Counted
+    | Explained
 )
 
 

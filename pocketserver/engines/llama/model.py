@@ -93,6 +93,10 @@ class Vocabulary:
             found = self._pieces[token] = self._spell(token, special=False)
         return found
 
+    def spelt(self, token: int) -> bytes:
+        """A token's bytes with control tokens spelt out."""
+        return self._spell(token, special=True)
+
     def text(self, token: int) -> str:
         """A token's text with control tokens spelt out; empty for the number of no token."""
         return self._spell(token, special=True).decode("utf-8", errors="replace") if token >= 0 else ""

@@ -91,6 +91,14 @@ class PrefixCache:
         self._park_live(kept=self._usable(self._live_tokens(), wanted))
         return self._live.reuse(prompt)
 
+    def known(self, prompt: Sequence[int]) -> int:
+        """How many tokens of this prompt would need no decoding now. From any thread: true for a moment only."""
+        wanted = np.asarray(prompt, np.int32)
+        here = self._usable(np.asarray([*self._live.tokens], np.int32), wanted)
+        parked = [*(state.tokens for state in [*self._parked]), *(self.disk.glance() if self.disk else ())]
+        gains = [(self._usable(tokens, wanted) - here, len(tokens)) for tokens in parked]
+        return here + max((gain for gain, length in gains if _is_worth(gain, length)), default=0)
+
     def answered(self) -> None:
         """The answer is out: the disk may be written again."""
         if self.disk is not None:
@@ -133,11 +141,7 @@ class PrefixCache:
         here = self._usable(self._live_tokens(), wanted)
         candidates: list[Parked] = [*reversed(self._parked), *(self.disk.states() if self.disk else ())]
         gains = [(self._usable(parked.tokens, wanted) - here, parked) for parked in candidates]
-        worth = [
-            (gain, parked)
-            for gain, parked in gains
-            if gain >= _LEAST_GAIN_TOKENS and gain * _TOKENS_FOR_EACH_GAINED >= len(parked.tokens)
-        ]
+        worth = [(gain, parked) for gain, parked in gains if _is_worth(gain, len(parked.tokens))]
         return max(worth, key=lambda pair: (pair[0], -len(pair[1].tokens)), default=(0, None))[1]
 
     def _usable(self, tokens: Tokens, wanted: Tokens) -> int:
@@ -188,3 +192,8 @@ class PrefixCache:
         self._parked.append(added)
         while self.parked_bytes > self._budget_bytes:
             del self._parked[0]
+
+
+def _is_worth(gain: int, length: int) -> bool:
+    """Whether restoring a state of so many tokens is well repaid by what it saves."""
+    return gain >= _LEAST_GAIN_TOKENS and gain * _TOKENS_FOR_EACH_GAINED >= length

@@ -10,7 +10,15 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from pocketserver.chat import EmbeddingInput, Embeddings, EngineState, EngineStatus, GenerationRequest, ModelInfo
+from pocketserver.chat import (
+    EmbeddingInput,
+    Embeddings,
+    EngineState,
+    EngineStatus,
+    Explanation,
+    GenerationRequest,
+    ModelInfo,
+)
 from pocketserver.engines.engine import EventStream, stalled
 from pocketserver.engines.llama.frames import (
     SCHEMA_PARAM,
@@ -22,6 +30,8 @@ from pocketserver.engines.llama.frames import (
     Embedded,
     Ended,
     Events,
+    Explain,
+    Explained,
     FrameError,
     FromWorker,
     Generate,
@@ -124,7 +134,7 @@ class LlamaEngine:
         self._supervisor = Supervisor(options, self._dispatch, self._lose)
         self._lane = asyncio.Lock()
         self._answer: _Answer | None = None
-        self._counts: dict[int, asyncio.Future[int]] = {}
+        self._counts: dict[int, asyncio.Future[Counted | Explained]] = {}
         self._tickets = itertools.count(1)
         self._releases: set[asyncio.Task[None]] = set()
         self._stuck = False
@@ -229,11 +239,24 @@ class LlamaEngine:
 
     async def count(self, request: GenerationRequest) -> int:
         """Prompt tokens of a request, beside a running generation."""
+        counted = await self._beside(Count(ticket=next(self._tickets), request=request))
+        assert isinstance(counted, Counted)
+        return counted.tokens
+
+    async def explain(self, request: GenerationRequest) -> Explanation:
+        """See `Explaining`; beside a running generation."""
+        asked = Explain(ticket=next(self._tickets), request=self._budgeted(request))
+        explained = await self._beside(asked)
+        assert isinstance(explained, Explained)
+        return explained.explanation
+
+    async def _beside(self, frame: Count | Explain) -> Counted | Explained:
+        """Ask the worker's counting thread, which must answer within the time that rendering may take."""
         link = (await self._supervisor.ready()).link
-        ticket = next(self._tickets)
+        ticket = frame.ticket
         counted = self._counts[ticket] = asyncio.get_running_loop().create_future()
         try:
-            _send(link, Count(ticket=ticket, request=request))
+            _send(link, frame)
             return await asyncio.wait_for(counted, _PATIENCE * self._options.prepare_seconds)
         except TimeoutError:
             self._supervisor.kill()
@@ -295,10 +318,10 @@ class LlamaEngine:
 
     def _dispatch(self, frame: FromWorker) -> None:
         match frame:
-            case Counted(ticket=ticket, tokens=tokens):
+            case Counted(ticket=ticket) | Explained(ticket=ticket):
                 counted = self._counts.get(ticket)
                 if counted is not None and not counted.done():
-                    counted.set_result(tokens)
+                    counted.set_result(frame)
             case Refused(ticket=int() as ticket):
                 counted = self._counts.get(ticket)
                 if counted is not None and not counted.done():

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 import psutil
 
-from pocketserver.chat import Event, GenerationRequest
+from pocketserver.chat import Event, Explanation, GenerationRequest
 from pocketserver.engines.llama import native
 from pocketserver.engines.llama.cache_opening import open_cache
 from pocketserver.engines.llama.decoder import Decoder, crash, probe
@@ -68,7 +68,7 @@ class Job:
 
 
 class Session:
-    """A loaded model and its context. `answer` belongs to one thread, `count` to another."""
+    """A loaded model and its context. `answer` belongs to one thread, `count` and `explain` to another."""
 
     def __init__(self, load: Load, send: Send) -> None:
         """Load and probe. Raises Refusal. Sends progress, then `Probing` before the first decode."""
@@ -93,11 +93,15 @@ class Session:
         self.rest_seconds = load.cache.rest_seconds
         self._prompter = self._dialogue.prompter(self._decoder.context_size)
         self._counting = self._dialogue.prompter(self._decoder.context_size)
+        self._explainer = self._dialogue.explainer(self._decoder.context_size, self._cache.known)
         self._load_seconds = time.perf_counter() - started
         send(self._loaded())
 
     def count(self, request: GenerationRequest) -> int:
         return len(self._counting.prompt(request).tokens)
+
+    def explain(self, request: GenerationRequest) -> Explanation:
+        return self._explainer.explain(_budgeted(request))
 
     def answer(self, job: Job) -> None:
         """Answer one request in frames. Raises Refusal, and DecodeAbortedError once it is cancelled."""

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from pocketserver.chat import GenerationRequest
+from pocketserver.chat import GenerationRequest, PromptToken
 from pocketserver.engines.llama import native
 from pocketserver.engines.llama.dialogue import Dialogue
 from pocketserver.engines.llama.examination import FALLBACK_TEMPLATE
@@ -35,6 +35,12 @@ class ModelTokenizer:
         """By the model's own chat template. Raises Refusal for what it cannot express, and for a hopeless length."""
         with self._rendering:
             return len(self._prompter.prompt(request).tokens)
+
+    def read(self, request: GenerationRequest) -> Sequence[PromptToken]:
+        """The prompt's tokens, as `prompt_tokens` counts them."""
+        with self._rendering:
+            tokens = self._prompter.prompt(request).tokens
+        return [PromptToken(id=token, text=self._vocabulary.text(token)) for token in tokens]
 
     def split(self, text: str) -> Sequence[bytes]:
         """The tokens of an answer. Vocabularies that begin every text with a space get that space taken off again."""

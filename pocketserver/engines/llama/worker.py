@@ -20,6 +20,8 @@ from pocketserver.engines.llama.frames import (
     Ended,
     Examine,
     Examining,
+    Explain,
+    Explained,
     FrameError,
     Generate,
     Load,
@@ -48,7 +50,7 @@ class Worker:
         self._loads: queue.SimpleQueue[Load | Tune | Examine] = queue.SimpleQueue()
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         """None stands for the end."""
-        self._counts: queue.Queue[Count] = queue.Queue(_WAITING_COUNTS)
+        self._counts: queue.Queue[Count | Explain] = queue.Queue(_WAITING_COUNTS)
         self._open_jobs: dict[str, Job] = {}
 
     def run(self) -> None:
@@ -91,7 +93,7 @@ class Worker:
             case Cancel(id=request_id):
                 if (found := self._open_jobs.get(request_id)) is not None:
                     found.cancel()
-            case Count(ticket=ticket):
+            case Count(ticket=ticket) | Explain(ticket=ticket):
                 self._queue_count(frame, ticket)
             case Close():
                 for job in [*self._open_jobs.values()]:
@@ -150,7 +152,7 @@ class Worker:
         job = self._open_jobs[request.id] = Job(request)
         self._jobs.put(job)
 
-    def _queue_count(self, frame: Count, ticket: int) -> None:
+    def _queue_count(self, frame: Count | Explain, ticket: int) -> None:
         try:
             self._counts.put_nowait(frame)
         except queue.Full:
@@ -161,7 +163,7 @@ class Worker:
         while True:
             frame = self._counts.get()
             try:
-                self._pipes.send(Counted(ticket=frame.ticket, tokens=counting.count(frame.request)))
+                self._pipes.send(_found(counting, frame))
             except Refusal as refusal:
                 self._refuse(refusal, ticket=frame.ticket)
             except Exception:  # noqa: BLE001 - the top of this thread
@@ -179,6 +181,12 @@ class Worker:
                 details=refusal.details,
             )
         )
+
+
+def _found(counting: "Session | Examination", frame: Count | Explain) -> Counted | Explained:
+    if isinstance(frame, Count):
+        return Counted(ticket=frame.ticket, tokens=counting.count(frame.request))
+    return Explained(ticket=frame.ticket, explanation=counting.explain(frame.request))
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ from pocketserver.chat import (
     Embeddings,
     EngineState,
     EngineStatus,
+    Explanation,
     GenerationRequest,
     LoadedModel,
     ModelInfo,
@@ -25,6 +26,7 @@ from pocketserver.engines.sim import example
 from pocketserver.engines.sim.clock import DeviceClock
 from pocketserver.engines.sim.device import DEFAULT_MODEL, GENERIC, DevicePreset, SimModel
 from pocketserver.engines.sim.embedding import tokens_to_embed, unit_vector
+from pocketserver.engines.sim.explaining import explanation, unfit
 from pocketserver.engines.sim.loading import SimLoading
 from pocketserver.engines.sim.prose import DEFAULT_TOKENS, prose
 from pocketserver.engines.sim.rules import NewRule, RawToken, Reply, RuleBook
@@ -213,6 +215,14 @@ class SimEngine:
     async def count(self, request: GenerationRequest) -> int:
         return await asyncio.to_thread(self.tokenizer.prompt_tokens, request)
 
+    async def explain(self, request: GenerationRequest) -> Explanation:
+        """See `Explaining`. No model is loaded for it."""
+        preset, asked = self.device.preset, self.options.context_size
+        model = (preset.model(request.model) if self.options.loads_on_request else None) or self.device.model
+        tokenizer = self.options.tokenizers.get(model.id, RULE)
+        context_size = min(asked or model.context_size, model.context_size)
+        return await asyncio.to_thread(explanation, request, model, tokenizer, context_size)
+
     async def embed(self, inputs: Sequence[EmbeddingInput], *, truncate: bool) -> Embeddings:
         """Deterministic vectors. Takes no time on the device."""
         self._check_loaded()
@@ -262,31 +272,8 @@ class SimEngine:
 
     def _check(self, request: GenerationRequest, prompt_tokens: int) -> None:
         self._check_loaded()
-        device = self.device
-        if request.tools and not device.model.tools:
-            raise Refusal(
-                Code.TOOLS_UNSUPPORTED,
-                "The loaded model's chat template cannot express tool calls. Leave `tools` out, or load a model that "
-                "can.",
-                param="tools",
-            )
-        if request.suffix and not device.model.insert:
-            raise Refusal(
-                Code.INVALID_PARAMETER,
-                f"{device.model.id} does not support insert. Leave `suffix` out, or load a model that can fill in a "
-                "middle.",
-                param="suffix",
-            )
-        context_size = device.served_context
-        if prompt_tokens >= context_size:
-            field = "messages" if request.prompt is None else "prompt"
-            raise Refusal(
-                Code.CONTEXT_LENGTH_EXCEEDED,
-                f"This model's maximum context length is {context_size} tokens. However, your {field} "
-                f"resulted in {prompt_tokens} tokens. Please reduce the length of the {field}.",
-                param=field,
-                details={"prompt_tokens": prompt_tokens, "context_size": context_size},
-            )
+        for refusal in unfit(request, prompt_tokens, self.device.model, self.device.served_context):
+            raise refusal
 
     def _check_loaded(self) -> None:
         if self.device.state is not EngineState.READY:

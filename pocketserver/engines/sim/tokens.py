@@ -2,15 +2,18 @@
 
 import codecs
 import json
+import zlib
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import NamedTuple, Protocol
 
-from pocketserver.chat import GenerationRequest, Tool
+from pocketserver.chat import GenerationRequest, PromptToken, Tool
 from pocketserver.engines.sim.prose import prose, token_count, tokens_of
 
 _TURN_TOKENS = 4
 """Tokens that each message, each call and each tool costs beside its text, as chat templates do."""
+_END_OF_PROMPT = "<|assistant|>"
+_VOCABULARY_SIZE = 65_536
 _Utf8Decoder = codecs.getincrementaldecoder("utf-8")
 
 
@@ -26,6 +29,10 @@ class Tokenizer(Protocol):
         """How many tokens the whole prompt has. May raise Refusal for what the model's template cannot express."""
         ...
 
+    def read(self, request: GenerationRequest) -> Sequence[PromptToken]:
+        """The prompt's tokens, as many as `prompt_tokens`. May raise Refusal as that does."""
+        ...
+
     def split(self, text: str) -> Sequence[str] | Sequence[bytes]:
         """The tokens of an answer; joined, they are the text again. Bytes may be pieces of characters."""
         ...
@@ -39,16 +46,34 @@ class RuleTokenizer:
     def prompt_tokens(self, request: GenerationRequest) -> int:
         if request.prompt_tokens:
             return len(request.prompt_tokens)
-        texts = [message.content for message in request.messages] or [(request.prompt or "") + request.suffix]
-        texts += [call.name + call.arguments for message in request.messages for call in message.tool_calls]
-        texts += [_definition(tool) for tool in request.tools]
-        return sum([token_count(text) + _TURN_TOKENS for text in texts]) + 1
+        return sum([token_count(text) + _TURN_TOKENS for _, text in _parts(request)]) + 1
+
+    def read(self, request: GenerationRequest) -> Sequence[PromptToken]:
+        """Marks around each part are the tokens that it costs beside its text; ids are hashes of the tokens."""
+        if request.prompt_tokens:
+            return [PromptToken(id=token, text=f"<{token}>") for token in request.prompt_tokens]
+        texts: list[str] = []
+        for mark, text in _parts(request):
+            texts += ["<|", mark, "|>", *tokens_of(text), "\n"]
+        return [PromptToken(id=_id_of(text), text=text) for text in [*texts, _END_OF_PROMPT]]
 
     def split(self, text: str) -> Sequence[str]:
         return tokens_of(text)
 
 
 RULE = RuleTokenizer()
+
+
+def _parts(request: GenerationRequest) -> list[tuple[str, str]]:
+    """What the prompt is made of, each part with its mark."""
+    parts = [(message.role.value, message.content) for message in request.messages]
+    parts = parts or [("raw", (request.prompt or "") + request.suffix)]
+    parts += [("call", call.name + call.arguments) for message in request.messages for call in message.tool_calls]
+    return [*parts, *(("tool", _definition(tool)) for tool in request.tools)]
+
+
+def _id_of(token: str) -> int:
+    return zlib.crc32(token.encode("utf-8", errors="replace")) % _VOCABULARY_SIZE
 
 
 def _definition(tool: Tool) -> str:
