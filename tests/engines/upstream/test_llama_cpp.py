@@ -1,0 +1,160 @@
+"""llama.cpp's own server as the upstream, with a real model: every API through our door, as far as that server has it."""
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import aiohttp
+import ollama
+import pytest
+import pytest_asyncio
+from anthropic import AsyncAnthropic
+from openai import APIStatusError, AsyncOpenAI
+
+from tests.engines.upstream.gateway import in_front_of
+from tests.engines.upstream.processes import Process, llama_cpp_server
+from tests.serving import Running
+from tests.waiting import until
+
+pytestmark = [pytest.mark.real_model, pytest.mark.asyncio(loop_scope="module")]
+
+QUESTION = [{"role": "user", "content": "Say hello in one short sentence."}]
+TOOL = {
+    "name": "get_weather",
+    "description": "The weather in a city.",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+}
+
+
+@pytest.fixture(scope="module")
+def upstream(default_model_path: Path) -> Iterator[Process]:
+    pytest.importorskip("xllamacpp")
+    with llama_cpp_server(default_model_path) as process:
+        yield process
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server(upstream: Process, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
+    async with in_front_of(tmp_path_factory.mktemp("door"), upstream.base_url) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def client(server: Running) -> AsyncIterator[AsyncOpenAI]:
+    async with server.openai() as client:
+        yield client
+
+
+async def test_a_stream_arrives_in_pieces_with_real_counts(client: AsyncOpenAI) -> None:
+    stream = await client.chat.completions.create(
+        model="default", messages=QUESTION, max_tokens=24, temperature=0, stream=True,
+        stream_options={"include_usage": True},
+    )  # type: ignore[call-overload]  # fmt: skip
+    chunks = [chunk async for chunk in stream]
+    pieces = [chunk.choices[0].delta.content for chunk in chunks if chunk.choices and chunk.choices[0].delta.content]
+    assert len(pieces) > 3
+    assert chunks[-1].usage.prompt_tokens > 10
+    assert 3 < chunks[-1].usage.completion_tokens <= 24
+
+    whole = await client.chat.completions.create(model="default", messages=QUESTION, max_tokens=24, temperature=0)  # type: ignore[call-overload]
+    assert whole.choices[0].message.content == "".join(pieces)
+
+
+async def test_the_other_families_say_the_same(server: Running, client: AsyncOpenAI) -> None:
+    model = server.server.engine.status.model
+    assert model is not None
+    whole = await client.chat.completions.create(model="default", messages=QUESTION, max_tokens=16, temperature=0)  # type: ignore[call-overload]
+    text = whole.choices[0].message.content
+    async with AsyncAnthropic(base_url=server.origin, api_key=server.key, max_retries=0) as anthropic:
+        async with anthropic.messages.stream(
+            model=model,
+            max_tokens=16,
+            messages=QUESTION,
+            temperature=0,  # type: ignore[arg-type]
+        ) as stream:
+            message = await stream.get_final_message()
+    assert message.content[0].text == text  # type: ignore[union-attr]
+    async with ollama.AsyncClient(host=server.origin, headers=server.headers) as native:
+        options = {"temperature": 0, "num_predict": 16, "top_p": 0.95, "top_k": 0}
+        answer = await native.chat(model=model, messages=QUESTION, options=options)
+    assert answer.message.content == text
+    response = await client.responses.create(model=model, input=QUESTION, max_output_tokens=16, temperature=0)  # type: ignore[call-overload]
+    assert response.output_text == text
+
+
+async def test_an_answer_follows_its_schema(client: AsyncOpenAI) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"city": {"type": "string", "enum": ["Rome", "Oslo"]}, "warm": {"type": "boolean"}},
+        "required": ["city", "warm"],
+        "additionalProperties": False,
+    }
+    answer = await client.chat.completions.create(
+        model="default", messages=QUESTION, max_tokens=60, temperature=0,
+        response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": schema, "strict": True}},
+    )  # type: ignore[call-overload]  # fmt: skip
+    found = json.loads(answer.choices[0].message.content)
+    assert set(found) == {"city", "warm"}
+    assert found["city"] in ("Rome", "Oslo")
+
+
+async def test_a_tool_that_must_be_called_is_called(client: AsyncOpenAI) -> None:
+    for stream in (False, True):
+        answer = await client.chat.completions.create(
+            model="default", messages=[{"role": "user", "content": "The weather in Oslo?"}], max_tokens=80,
+            temperature=0, tools=[{"type": "function", "function": TOOL}], tool_choice="required", stream=stream,
+        )  # type: ignore[call-overload]  # fmt: skip
+        if stream:
+            chunks = [chunk async for chunk in answer]
+            calls = [call for chunk in chunks if chunk.choices for call in chunk.choices[0].delta.tool_calls or ()]
+            name = calls[0].function.name
+            arguments = "".join(call.function.arguments or "" for call in calls)
+            reason = next(
+                c.choices[0].finish_reason for c in reversed(chunks) if c.choices and c.choices[0].finish_reason
+            )
+        else:
+            call = answer.choices[0].message.tool_calls[0]
+            name, arguments, reason = call.function.name, call.function.arguments, answer.choices[0].finish_reason
+        assert (name, reason) == ("get_weather", "tool_calls")
+        assert "city" in json.loads(arguments)
+
+
+async def test_scores_are_passed_on(client: AsyncOpenAI) -> None:
+    answer = await client.chat.completions.create(
+        model="default", messages=QUESTION, max_tokens=4, temperature=0, logprobs=True, top_logprobs=3
+    )  # type: ignore[call-overload]
+    scores = answer.choices[0].logprobs.content
+    assert len(scores) == answer.usage.completion_tokens or len(scores) == answer.usage.completion_tokens - 1
+    assert all(len(score.top_logprobs) == 3 and score.logprob <= 0 for score in scores)
+
+
+async def test_raw_prompts_are_completed(client: AsyncOpenAI) -> None:
+    answer = await client.completions.create(model="default", prompt="Once upon a", max_tokens=8, temperature=0)
+    assert answer.choices[0].text
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 8
+
+
+async def test_a_prompt_that_is_too_long_is_the_clients_fault(client: AsyncOpenAI) -> None:
+    with pytest.raises(APIStatusError) as caught:
+        await client.chat.completions.create(model="default", messages=[{"role": "user", "content": "word " * 3000}])
+    assert caught.value.status_code == 400
+    assert caught.value.code == "context_length_exceeded"
+
+
+async def test_embeddings_that_it_was_not_started_for_are_a_clear_error(client: AsyncOpenAI) -> None:
+    with pytest.raises(APIStatusError) as caught:
+        await client.embeddings.create(model="default", input="hi")
+    assert caught.value.status_code in (400, 502)
+    assert "embedding" in str(caught.value).lower()
+
+
+async def test_a_client_that_leaves_frees_it(server: Running, client: AsyncOpenAI) -> None:
+    async with aiohttp.ClientSession(server.origin, headers=server.headers) as session:
+        body = {"messages": QUESTION, "max_tokens": 900, "stream": True, "logit_bias": {"2": -100}}
+        async with session.post("/v1/chat/completions", json=body) as answer:
+            await answer.content.readany()
+            answer.close()
+    await until(lambda: not server.server.door.busy)
+    answer = await client.chat.completions.create(model="default", messages=QUESTION, max_tokens=4)  # type: ignore[call-overload]
+    assert answer.choices[0].message.content
