@@ -40,7 +40,7 @@ from pocketserver.telemetry.log_lines import Redaction
 from pocketserver.telemetry.logs import ServerLog
 from pocketserver.telemetry.metrics import Metrics
 from pocketserver.telemetry.present import Sources
-from pocketserver.wire.ollama_models import Capabilities
+from pocketserver.wire.ollama_models import EVERYTHING, Capabilities
 
 if TYPE_CHECKING:
     from pocketserver.engines.llama.examiner import Examiner
@@ -70,15 +70,16 @@ def assemble(effective: Effective, engine: Engine, log: ServerLog, model: Instal
     )
     if effective.profile.names_room:
         server.room = own_code(settings.home_folder)
+    device = engine.inner if isinstance(engine, RecordingEngine) else engine
     metrics.watch(
         Sources(
             status=lambda: engine.status,
             models=server.installed,
             lane=server.door,
             dropped_log_lines=lambda: log.dropped,
+            upstreams=device.figures if isinstance(device, UpstreamEngine) else lambda: (),
         )
     )
-    device = engine.inner if isinstance(engine, RecordingEngine) else engine
     if isinstance(device, UpstreamEngine | RoomEngine):
         server.instance = device.instance
     if isinstance(device, SimEngine):
@@ -101,6 +102,7 @@ def assemble(effective: Effective, engine: Engine, log: ServerLog, model: Instal
         server.examine = _examination(settings)
     else:
         server.library = LibraryElsewhere(engine.models)
+        server.examine = _told_when_asked
     server.page = make_page(server)
     if isinstance(device, RoomEngine):
         server.room = checked_code(settings.room or "")
@@ -108,6 +110,10 @@ def assemble(effective: Effective, engine: Engine, log: ServerLog, model: Instal
         server.room_host = open_room(server, lambda exchange: record(server, exchange))
         server.room = server.room_host.code
     return server
+
+
+async def _told_when_asked(_model: StoredModel) -> Capabilities | None:
+    return EVERYTHING
 
 
 def _examination(settings: Settings) -> Callable[[StoredModel], Awaitable[Capabilities | None]]:
@@ -314,7 +320,14 @@ def _upstream(settings: Settings, _model: InstalledModel | None) -> Engine:
     if not settings.upstream:
         raise UsageError("The engine upstream needs at least one --upstream URL, such as http://127.0.0.1:8000/v1.")
     urls = tuple(_checked_url(url) for url in settings.upstream)
-    return UpstreamEngine(UpstreamOptions(base_urls=urls, key=settings.upstream_key, model=settings.model))
+    options = UpstreamOptions(
+        base_urls=urls,
+        key=settings.upstream_key,
+        model=settings.model,
+        idle_seconds=settings.upstream_idle_seconds,
+        concurrency=settings.concurrency or 1,
+    )
+    return UpstreamEngine(options)
 
 
 def _checked_url(url: str) -> str:

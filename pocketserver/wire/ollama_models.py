@@ -20,18 +20,23 @@ _THINKING = re.compile(r"enable_thinking|reasoning_content|reasoning_effort|</?t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What a model can do, as far as clients decide by it."""
+    """What a model can do, as far as clients decide by it. Without `known` that is a guess, and nothing is decided."""
 
     completion: bool = True
     tools: bool = False
     thinking: bool = False
     embedding: bool = False
     insert: bool = False
+    known: bool = True
 
     @property
     def words(self) -> list[str]:
         """In Ollama's order and words."""
         return [word for word in ("completion", "tools", "insert", "embedding", "thinking") if getattr(self, word)]
+
+
+EVERYTHING = Capabilities(tools=True, thinking=True, embedding=True, insert=True, known=False)
+"""Of a model that somebody else runs, who will say what it cannot do."""
 
 
 async def nothing_known(_model: StoredModel) -> Capabilities | None:
@@ -50,6 +55,8 @@ class Chosen:
 
     def effort(self, asked: str | None) -> str | None:
         """How much to think. A model that can thinks unless told not to; one that cannot refuses to be told to."""
+        if not self.capabilities.known:
+            return asked
         if self.capabilities.thinking:
             return asked or "medium"
         if asked not in (None, "none"):
