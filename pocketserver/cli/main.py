@@ -28,6 +28,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "tune": ("tune:tune", "Show how a model runs best on this machine; measures it where that is to be done."),
     "bench": ("bench:bench", "Measure how fast a running server is; any OpenAI-compatible one."),
     "calibrate": ("calibrate:calibrate", "Measure a real server and write it down as a device for the simulator."),
+    "openapi": ("openapi:openapi", "Print the API of a profile as an OpenAPI document."),
     "settings": ("servers:settings", "Show every setting with its value and where it comes from."),
 }
 """Name, where the command lies, its line in `--help`. A command's module is imported when it is called."""
