@@ -341,8 +341,12 @@ def _checked_url(url: str) -> str:
     return url
 
 
-def _not_here(settings: Settings, _model: InstalledModel | None) -> Engine:
-    raise StartupError(f"The engine {settings.engine} is not part of this version. Use llama or sim.")
+def _ray(settings: Settings, _model: InstalledModel | None) -> Engine:
+    from pocketserver.cluster.deploy import connect  # needs the extra `ray` once it is called
+    from pocketserver.cluster.options import cluster_options
+    from pocketserver.engines.ray_serve.engine import RayEngine, RayOptions
+
+    return RayEngine(RayOptions(connect=lambda: connect(cluster_options(settings)), concurrency=settings.concurrency))
 
 
 _ENGINES: Mapping[str, Callable[[Settings, InstalledModel | None], Engine]] = {
@@ -350,5 +354,5 @@ _ENGINES: Mapping[str, Callable[[Settings, InstalledModel | None], Engine]] = {
     "sim": _sim,
     "upstream": _upstream,
     "room": lambda settings, _model: room_engine(settings),
-    "ray": _not_here,
+    "ray": _ray,
 }

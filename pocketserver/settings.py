@@ -106,6 +106,23 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Annotated[int, Meta(ge=1, le=10_000)] | None,
         Meta(description="requests that an upstream or a Ray cluster answers at once, 1 or more"),
     ] = None
+    ray_address: Annotated[
+        str | None, Meta(description="the address of a Ray cluster, or auto; none is RAY_ADDRESS, else this machine")
+    ] = None
+    ray_app: Annotated[Annotated[str, Meta(min_length=1)], Meta(description="the name of the Ray application")] = (
+        "pocketserver"
+    )
+    ray_engine: Annotated[Literal["llama", "sim"], Meta(description="llama or sim")] = "llama"
+    ray_replicas: Annotated[
+        Annotated[int, Meta(ge=1, le=10_000)], Meta(description="a number of replicas, 1 or more")
+    ] = 1
+    ray_most_replicas: Annotated[
+        Annotated[int, Meta(ge=1, le=10_000)] | None, Meta(description="a number of replicas, 1 or more")
+    ] = None
+    ray_cpus: Annotated[Positive, Meta(description="processors that Ray sets aside for a replica, more than 0")] = 1.0
+    ray_gpus: Annotated[
+        Annotated[float, Meta(ge=0)], Meta(description="GPUs that Ray sets aside for a replica, 0 or more")
+    ] = 0.0
     upstream_idle_seconds: Annotated[
         Positive, Meta(description="seconds that an upstream's answer may pause, more than 0")
     ] = 60.0

@@ -98,8 +98,8 @@ def message_of(body: bytes) -> tuple[str | None, str | None]:
         return None, None
     error = document.get("error", document.get("detail", document)) if isinstance(document, dict) else document
     if isinstance(error, dict):
-        code = error.get("code") or error.get("type")
-        return _shown(error.get("message")), code if isinstance(code, str) else None
+        words = [word for word in (error.get("code"), error.get("type")) if isinstance(word, str)]
+        return _shown(error.get("message")), next(iter(words), None)
     return _shown(error), None
 
 

@@ -1,0 +1,24 @@
+"""How Ray chooses a replica: the one that had the conversation before, another one when that is busy."""
+
+from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
+
+from pocketserver.engines.ray_serve.messages import rank
+
+
+class ConversationRouter(RequestRouter):  # type: ignore[misc]  # Ray has no types here
+    """Named by its path in the deployment; Ray makes one in every process that asks replicas."""
+
+    async def choose_replicas(
+        self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
+    ) -> list[list[RunningReplica]]:
+        """Candidates in tiers: the next is asked when all of one are busy."""
+        conversation = _conversation(pending_request)
+        if conversation is None:
+            return [list(candidate_replicas)]
+        known = {replica.replica_id.unique_id: replica for replica in candidate_replicas}
+        return [[known[name]] for name in rank(conversation, list(known))]
+
+
+def _conversation(pending: PendingRequest | None) -> str | None:
+    found = None if pending is None else pending.kwargs.get("conversation")
+    return found if isinstance(found, str) else None
