@@ -42,7 +42,7 @@ class Creation:
 def plan_creation(spec: CreateSpec, store: ModelStore, *, local_files: bool) -> Creation:
     """Check what is asked for. Blocks. Raises Refusal as `ModelLibrary.create` says."""
     check_name(spec.name)
-    spec, warnings = _with_modelfile(spec)
+    spec, warnings = with_modelfile(spec)
     if not spec.base:
         raise Refusal(Code.INVALID_PARAMETER, _MADE_FROM_NOTHING, param="from")
     base = _base(spec.base, store, local_files=local_files)
@@ -139,7 +139,7 @@ def sound(model: InstalledModel, param: str) -> InstalledModel:
     return model
 
 
-def _with_modelfile(spec: CreateSpec) -> tuple[CreateSpec, tuple[str, ...]]:
+def with_modelfile(spec: CreateSpec) -> tuple[CreateSpec, tuple[str, ...]]:
     """The fields, with those of the Modelfile where they say nothing themselves."""
     if spec.modelfile is None:
         return spec, ()

@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 import msgspec
 
@@ -11,8 +10,9 @@ from pocketserver.chat import JsonValue
 from pocketserver.engines.sim.device import MODEL_CREATED, SimModel
 from pocketserver.engines.sim.engine import SimEngine
 from pocketserver.errors import Code, Refusal
+from pocketserver.models.creation import with_modelfile
 from pocketserver.models.library import CreateSpec, ModelDetails, ModelSettings, ShownModel, Step, StoredModel
-from pocketserver.models.modelfile import ModelfileFault, parse_modelfile, write_modelfile
+from pocketserver.models.modelfile import write_modelfile
 from pocketserver.models.names import full_name, key_of, model_id, stem_for
 from pocketserver.models.options import checked_parameters, text_of_value
 from pocketserver.models.stored import SUCCESS
@@ -56,7 +56,7 @@ class SimLibrary:
         del local_files
         if stem_for(spec.name) is None:
             raise Refusal(Code.INVALID_PARAMETER, "invalid model name", param="model")
-        spec = _with_modelfile(spec)
+        spec, _ = with_modelfile(spec)
         base = await self._known(spec.base or "", "from")
         settings = _over(base, spec, self._unix_time())
         yield self._created(spec.name, base, settings)
@@ -144,25 +144,6 @@ async def _pulled(model: StoredModel) -> AsyncIterator[Step]:
     yield Step(status="verifying sha256 digest")
     yield Step(status="writing manifest")
     yield SUCCESS
-
-
-def _with_modelfile(spec: CreateSpec) -> CreateSpec:
-    """The fields, with those of the Modelfile where they say nothing themselves."""
-    if spec.modelfile is None:
-        return spec
-    try:
-        said = parse_modelfile(spec.modelfile)
-    except ModelfileFault as fault:
-        raise Refusal(Code.INVALID_PARAMETER, str(fault), param="modelfile") from fault
-    return replace(
-        spec,
-        base=spec.base or said.base,
-        system=said.system if spec.system is None else spec.system,
-        template=said.template if spec.template is None else spec.template,
-        parameters={**said.parameters, **spec.parameters},
-        messages=(said.messages or None) if spec.messages is None else spec.messages,
-        license=(said.license or None) if spec.license is None else spec.license,
-    )
 
 
 def _over(base: StoredModel, spec: CreateSpec, now: float) -> ModelSettings:

@@ -14,10 +14,10 @@ from pocketserver.chat import Constraint, GenerationRequest, JsonSchema, JsonVal
 from pocketserver.wire import anthropic_content, anthropic_tools, json_body
 from pocketserver.wire.anthropic_tools import Warn
 from pocketserver.wire.json_body import invalid
+from pocketserver.wire.openai_sampling import in_range, shown
 
 MAX_STOP_SEQUENCES = 64
 _MOST_TOKENS = 2**31 - 1
-_LARGEST_SHOWN = 10**15
 _EFFORTS = frozenset({"low", "medium", "high", "xhigh", "max"})
 _USUAL_EFFORT = "medium"
 _HOSTED_FIELDS = ("container", "mcp_servers")
@@ -87,7 +87,7 @@ def parse(data: bytes, *, request_id: str, defaults: Defaults, drop_hosted: bool
     if body.max_tokens is None:
         raise invalid("max_tokens", "max_tokens: Field required. Say how many tokens the answer may have.")
     if body.max_tokens < 1:
-        raise invalid("max_tokens", f"`max_tokens` must be 1 or more, not {_shown(body.max_tokens)}.")
+        raise invalid("max_tokens", f"`max_tokens` must be 1 or more, not {shown(body.max_tokens)}.")
     return _asked(body, request_id=request_id, defaults=defaults, drop_hosted=drop_hosted, warn=warn)
 
 
@@ -134,24 +134,11 @@ def _messages(body: Body, warn: Warn) -> tuple[Message, ...]:
     return (Message(role=Role.SYSTEM, content=system), *turns) if system else turns
 
 
-def _in_range(name: str, value: float | None, low: float, high: float, default: float) -> float:
-    if value is None:
-        return default
-    if not low <= value <= high:
-        raise invalid(name, f"`{name}` must be between {low:g} and {high:g}, not {_shown(value)}.")
-    return value
-
-
-def _shown(value: float) -> str:
-    """A number for a sentence. JSON's integers have no limit, and the largest are no float."""
-    return f"{value:g}" if abs(value) < _LARGEST_SHOWN else "a number that large"
-
-
 def _sampling(body: Body, defaults: Defaults) -> Sampling:
     return Sampling(
-        temperature=_in_range("temperature", body.temperature, 0, 1, defaults.temperature),
-        top_p=_in_range("top_p", body.top_p, 0, 1, defaults.top_p),
-        top_k=int(_in_range("top_k", body.top_k, 0, 10_000_000, 0)),
+        temperature=in_range("temperature", body.temperature, 0, 1, defaults.temperature),
+        top_p=in_range("top_p", body.top_p, 0, 1, defaults.top_p),
+        top_k=int(in_range("top_k", body.top_k, 0, 10_000_000, 0)),
     )
 
 

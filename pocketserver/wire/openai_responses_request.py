@@ -14,9 +14,9 @@ from pocketserver.wire import json_body
 from pocketserver.wire.json_body import invalid
 from pocketserver.wire.openai_responses_items import Warn
 from pocketserver.wire.openai_responses_tools import FUNCTION_NAME, Toolbox, toolbox
+from pocketserver.wire.openai_sampling import in_range, shown
 
 _MOST_TOKENS = 2**31 - 1
-_LARGEST_SHOWN = 10**15
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _SUMMARIES = ("auto", "concise", "detailed")
 ENCRYPTED = "reasoning.encrypted_content"
@@ -238,39 +238,26 @@ def _include(given: list[str]) -> frozenset[str]:
     return frozenset(given)
 
 
-def _in_range(name: str, value: float | None, low: float, high: float, default: float) -> float:
-    if value is None:
-        return default
-    if not low <= value <= high:
-        raise invalid(name, f"`{name}` must be between {low:g} and {high:g}, not {_shown(value)}.")
-    return value
-
-
-def _shown(value: float) -> str:
-    """A number for a sentence. JSON's integers have no limit, and the largest are no float."""
-    return f"{value:g}" if abs(value) < _LARGEST_SHOWN else "a number that large"
-
-
 def _sampling(body: Body, defaults: Defaults) -> Sampling:
     return Sampling(
-        temperature=_in_range("temperature", body.temperature, 0, 2, defaults.temperature),
-        top_p=_in_range("top_p", body.top_p, 0, 1, defaults.top_p),
-        top_k=int(_in_range("top_k", body.top_k, -1, 10_000_000, 0)),
-        min_p=_in_range("min_p", body.min_p, 0, 1, 0.0),
-        frequency_penalty=_in_range("frequency_penalty", body.frequency_penalty, -2, 2, 0.0),
-        presence_penalty=_in_range("presence_penalty", body.presence_penalty, -2, 2, 0.0),
+        temperature=in_range("temperature", body.temperature, 0, 2, defaults.temperature),
+        top_p=in_range("top_p", body.top_p, 0, 1, defaults.top_p),
+        top_k=int(in_range("top_k", body.top_k, -1, 10_000_000, 0)),
+        min_p=in_range("min_p", body.min_p, 0, 1, 0.0),
+        frequency_penalty=in_range("frequency_penalty", body.frequency_penalty, -2, 2, 0.0),
+        presence_penalty=in_range("presence_penalty", body.presence_penalty, -2, 2, 0.0),
         seed=None if body.seed is None else body.seed & 0xFFFFFFFF,
     )
 
 
 def _max_tokens(given: int | None, defaults: Defaults) -> int:
     if given is not None and given < 1:
-        raise invalid("max_output_tokens", f"`max_output_tokens` must be 1 or more, not {_shown(given)}.")
+        raise invalid("max_output_tokens", f"`max_output_tokens` must be 1 or more, not {shown(given)}.")
     return min(given or defaults.max_tokens, _MOST_TOKENS)
 
 
 def _top_logprobs(given: int | None) -> int:
-    return int(_in_range("top_logprobs", given, 0, 20, 0))
+    return int(in_range("top_logprobs", given, 0, 20, 0))
 
 
 def _reasoning(given: Reasoning | None) -> dict[str, str | None]:

@@ -19,6 +19,7 @@ from pocketserver.wire.json_body import invalid
 from pocketserver.wire.lark_pattern import NotRegular, pattern_of
 from pocketserver.wire.openai_responses_items import Warn
 from pocketserver.wire.openai_responses_turns import flat_name
+from pocketserver.wire.openai_tools import parameters_schema
 
 MAX_TOOLS = 128
 FUNCTION_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -122,7 +123,7 @@ class _Reader:
         if "function" in given and "name" not in given:
             raise invalid(f"{place}.name", f"`{place}` is flat in this API: put `name` and `parameters` beside `type`.")
         name = _tool_name(given, place)
-        parameters = _parameters(given.get("parameters"), f"{place}.parameters")
+        parameters = parameters_schema(given.get("parameters"), f"{place}.parameters")
         strict = given.get("strict")
         description = _description(given, place)
         tool = Tool(
@@ -282,20 +283,6 @@ def _description(given: Mapping[str, JsonValue], place: str) -> str | None:
     if description is None or isinstance(description, str):
         return description
     raise invalid(f"{place}.description", f"`{place}.description` must be a string.")
-
-
-def _parameters(given: JsonValue, place: str) -> dict[str, JsonValue]:
-    """Absent, null and empty parameters are a function without any; PHP clients write an empty map as []."""
-    if given is None or given == []:
-        return {}
-    if not isinstance(given, dict):
-        raise invalid(place, f"`{place}` must be a JSON Schema object.")
-    schema = {key: value for key, value in given.items() if not (key == "required" and value is None)}
-    if schema.get("properties") == []:
-        schema["properties"] = {}
-    if not isinstance(schema.get("properties", {}), dict):
-        raise invalid(f"{place}.properties", f"`{place}.properties` must be an object.")
-    return schema
 
 
 def refused_here(refusal: Refusal, box: Toolbox) -> Refusal:

@@ -39,12 +39,12 @@ def _tool(given: Mapping[str, JsonValue], place: str) -> Tool:
     return Tool(
         name=name,
         description=optional_text(description, f"{place}.function.description") or "",
-        parameters=_parameters(function.get("parameters"), f"{place}.function.parameters"),
+        parameters=parameters_schema(function.get("parameters"), f"{place}.function.parameters"),
         strict=function.get("strict") is True,
     )
 
 
-def _parameters(given: JsonValue, place: str) -> dict[str, JsonValue]:
+def parameters_schema(given: JsonValue, place: str) -> dict[str, JsonValue]:
     """Absent, null and empty parameters are a function without any; PHP clients write an empty map as []."""
     if given is None or given == []:
         return {}
