@@ -11,11 +11,9 @@ import pytest
 import pytest_asyncio
 from anthropic import AsyncAnthropic
 
-from pocketserver.engines.engine import Engine
-from pocketserver.engines.llama.process import LlamaEngine, LlamaOptions
-from pocketserver.engines.sim.engine import SimEngine
 from tests.clients.anthropic_serving import client_of, serving_messages
-from tests.serving import FAST, Running
+from tests.clients.engines import make_calling_engine
+from tests.serving import Running
 
 TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
 ENGINES = [
@@ -42,25 +40,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 async def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
     """One server a module and way to call; the model is loaded once for each."""
     home = tmp_path_factory.mktemp("home")
-    async with serving_messages(home, await made(request, home)) as server:
+    async with serving_messages(home, await make_calling_engine(request, home)) as server:
         yield server
-
-
-async def made(request: pytest.FixtureRequest, home: Path) -> Engine:
-    if request.param == "sim":
-        return SimEngine(FAST)
-    options = LlamaOptions(
-        model_id="smollm2-135m-instruct",
-        path=request.getfixturevalue("default_model_path"),
-        state_folder=home / "llama",
-        context=1024,
-        threads=1,
-        chat_template=TEMPLATES / f"{request.param}.jinja",
-    )
-    engine = LlamaEngine(options)
-    await engine.start()
-    await engine.loaded()
-    return engine
 
 
 @pytest_asyncio.fixture(loop_scope="module")

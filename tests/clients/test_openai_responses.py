@@ -13,11 +13,9 @@ import pytest_asyncio
 from openai import AsyncOpenAI
 from pydantic import BaseModel
 
-from pocketserver.engines.engine import Engine
-from pocketserver.engines.llama.process import LlamaEngine, LlamaOptions
-from pocketserver.engines.sim.engine import SimEngine
 from pocketserver.wire.lark_pattern import pattern_of
-from tests.serving import FAST, Running, running
+from tests.clients.engines import make_calling_engine
+from tests.serving import Running, running
 from tests.wire.lark_grammars import PATCH_GRAMMAR
 
 TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
@@ -49,25 +47,8 @@ class Town(BaseModel):
 async def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
     """One server a module and engine."""
     home = tmp_path_factory.mktemp("home")
-    async with running(home, await made(request, home), profile="hub") as server:
+    async with running(home, await make_calling_engine(request, home, "tags"), profile="hub") as server:
         yield server
-
-
-async def made(request: pytest.FixtureRequest, home: Path) -> Engine:
-    if request.param == "sim":
-        return SimEngine(FAST)
-    options = LlamaOptions(
-        model_id="smollm2-135m-instruct",
-        path=request.getfixturevalue("default_model_path"),
-        state_folder=home / "llama",
-        context=1024,
-        threads=1,
-        chat_template=TEMPLATES / "tags.jinja",
-    )
-    engine = LlamaEngine(options)
-    await engine.start()
-    await engine.loaded()
-    return engine
 
 
 @pytest_asyncio.fixture(loop_scope="module")
