@@ -105,6 +105,7 @@ def assemble(effective: Effective, engine: Engine, log: ServerLog, model: Instal
         server.examine = _told_when_asked
     server.page = make_page(server)
     if isinstance(device, RoomEngine):
+        device.tell = log.logger.info
         server.room = checked_code(settings.room or "")
     elif settings.room is not None:
         server.room_host = open_room(server, lambda exchange: record(server, exchange))

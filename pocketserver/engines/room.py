@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -96,6 +96,8 @@ class RoomEngine:
     def __init__(self, link: Link, limits: RoomLimits = RoomLimits(), instance: str = "") -> None:
         self.instance = instance
         """Our name in the chain of servers that a request passes."""
+        self.tell: Callable[[str], None] = lambda _sentence: None
+        """Told of each link that comes and goes, for the log."""
         self._link = link
         self._limits = limits
         self._room = Announcement()
@@ -180,11 +182,13 @@ class RoomEngine:
 
     # What the link tells
 
-    def linked(self) -> None:
+    def linked(self, host: str, url: str, you: str) -> None:
+        self.tell(f"room: linked with {host!a} at {url}, as {you!a}")
         self._room, self._clients = Announcement(loading=True), ApiClients(allowed=True)
 
     def lost(self, refusal: Refusal) -> None:
         """Everything that was asked fails at once."""
+        self.tell(f"room: the link is gone: {refusal.message}")
         for answer in self._answers.values():
             answer.fail(refusal)
         for counted in self._counts.values():

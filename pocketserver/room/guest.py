@@ -59,8 +59,8 @@ class LinkState(Enum):
 class Receiver(Protocol):
     """Who listens on the link."""
 
-    def linked(self) -> None:
-        """A link stands; nothing of an earlier one holds any more."""
+    def linked(self, host: str, url: str, you: str) -> None:
+        """A link stands with this host, which calls us so; nothing of an earlier one holds any more."""
         ...
 
     def receive(self, message: FromHost, size: int) -> None:
@@ -237,9 +237,8 @@ class GuestLink:
     def _set_linked(self, welcome: Welcome, url: str) -> None:
         self.state, self.host, self.reason = LinkState.LINKED, welcome.name, ""
         self._heard = time.monotonic()
-        logger.info("room: linked with %s at %s, which calls us %s", welcome.name, url, welcome.you)
         if self._receiver is not None:
-            self._receiver.linked()
+            self._receiver.linked(welcome.name, url, welcome.you)
         self._changed.set()
 
     def _set_lost(self, refusal: Refusal) -> None:
@@ -247,7 +246,6 @@ class GuestLink:
             self.state = LinkState.LOOKING
         self.reason = refusal.message
         self._outbox = None
-        logger.info("room: the link with %s is gone: %s", self.host, refusal.message)
         if self._receiver is not None:
             self._receiver.lost(refusal)
         self._changed.set()
