@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 PACKAGES = Path(__file__).parent.parent / "clients" / "javascript"
 AXE = PACKAGES / "node_modules" / "axe-core" / "axe.min.js"
-LIMIT_MS = 30_000
+LIMIT_MS = 60_000
 ARGUMENTS = [
     "--headless",
     "--no-sandbox",

@@ -99,7 +99,7 @@ export class AnswerView {
     const seconds = (this.#last - this.#first) / 1000;
     const parts = [`${number(written)} tokens`];
     if (written > 1 && seconds > 0.001) parts.push(`${number((written - 1) / seconds, 1)} tokens/s`);
-    parts.push(`first after ${duration((this.#first - this.#asked) / 1000)}`, `prompt ${number(prompt)}`);
+    parts.push(`first after ${duration((this.#first - this.#asked) / 1000)}`, `${number(prompt)} of prompt`);
     return parts.join(" · ");
   }
 

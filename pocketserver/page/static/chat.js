@@ -52,19 +52,21 @@ export class Chat {
     $("new-chat").addEventListener("click", () => this.#begin());
     window.addEventListener("pagehide", () => this.#running?.abort());
     this.#wireOptions();
+    followEnd($("messages"));
     fit(message);
   }
 
   #wireOptions() {
-    $("options-toggle").addEventListener("click", () => {
-      const open = $("options").hidden;
-      show($("options"), open);
-      $("options-toggle").setAttribute("aria-expanded", String(open));
-    });
+    $("options-toggle").addEventListener("click", () => this.#showOptions($("options").hidden));
     for (const name of ["system", "temperature"]) {
       $(name).value = recall(name) ?? "";
       $(name).addEventListener("input", () => keep(name, $(name).value));
     }
+  }
+
+  #showOptions(open) {
+    show($("options"), open);
+    $("options-toggle").setAttribute("aria-expanded", String(open));
   }
 
   /** A new chat; the draft stays. */
@@ -87,6 +89,7 @@ export class Chat {
       return;
     }
     this.#setDraft("");
+    this.#showOptions(false);
     show($("welcome"), false);
     this.#view?.settle();
     const bubble = el("article", { class: "message user" }, el("h3", { class: "unseen" }, "You"), el("p", {}, text));
@@ -230,6 +233,15 @@ function pause(milliseconds, signal) {
     if (signal.aborted) stopped();
     signal.addEventListener("abort", stopped, { once: true });
   });
+}
+
+/** Whoever reads the end goes on seeing it when the list gets smaller: a notice, the keyboard of a phone. */
+function followEnd(list) {
+  let atEnd = true;
+  list.addEventListener("scroll", () => (atEnd = list.scrollHeight - list.scrollTop - list.clientHeight < 80), { passive: true });
+  new ResizeObserver(() => {
+    if (atEnd) list.scrollTop = list.scrollHeight;
+  }).observe(list);
 }
 
 function fit(field) {
