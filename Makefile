@@ -6,7 +6,7 @@ VENV   := .venv
 PIP    := $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
 ARGS   ?=
 
-.PHONY: serve setup test test-apps lint format bench bench-sim dist clean
+.PHONY: serve setup test test-apps lint format bench bench-sim bench-room dist clean
 
 serve: $(VENV)/.product
 	$(VENV)/bin/pocketserver serve $(ARGS)
@@ -35,6 +35,9 @@ bench: $(VENV)/.development
 
 bench-sim: $(VENV)/.development
 	$(VENV)/bin/python tools/bench_sim.py $(ARGS)
+
+bench-room: $(VENV)/.development
+	$(VENV)/bin/python tools/bench_room.py $(ARGS)
 
 dist: $(VENV)/.development
 	$(PIP) install build -c constraints.txt

@@ -74,6 +74,15 @@ async def our_simulator(options: Sequence[str], *, home: Path, log: Path) -> Asy
 
 
 @asynccontextmanager
+async def room_guest(code: str, url: str, key: str, *, home: Path, log: Path) -> AsyncIterator[Child]:
+    """`pocketserver join` of the room at this address, on a free loopback port."""
+    arguments = ["-m", "pocketserver.cli.main", "join", code, "--url", url, "--no-mdns", "--port", "0"]
+    arguments += ["--ready-json", "-", "--exit-on-stdin-close"]
+    async with _child(arguments, log, {"POCKETSERVER_HOME": str(home), "POCKETSERVER_ROOM_KEY": key}) as child:
+        yield child
+
+
+@asynccontextmanager
 async def peer_server(model: Path, *, context: int, threads: int, log: Path) -> AsyncIterator[Child]:
     script = str(ROOT / "tools" / "bench_peer.py")
     async with _child([script, str(model), "--context", str(context), "--threads", str(threads)], log) as child:
