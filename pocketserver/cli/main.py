@@ -27,6 +27,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "cache": ("cache:app", "Conversations kept on disk: show what there is, or clear them."),
     "tune": ("tune:tune", "Show how a model runs best on this machine; measures it where that is to be done."),
     "chat": ("chat:chat", "Talk to a model: of this machine, of the network, of any OpenAI-compatible server."),
+    "doctor": ("doctor.command:doctor", "Find out what keeps the server, or devices around it, from working."),
     "bench": ("bench:bench", "Measure how fast a running server is; any OpenAI-compatible one."),
     "calibrate": ("calibrate:calibrate", "Measure a real server and write it down as a device for the simulator."),
     "openapi": ("openapi:openapi", "Print the API of a profile as an OpenAPI document."),
