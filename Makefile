@@ -6,7 +6,7 @@ VENV   := .venv
 PIP    := $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
 ARGS   ?=
 
-.PHONY: serve setup test test-apps lint format bench bench-sim bench-room dist clean
+.PHONY: serve setup test test-apps test-fuzz lint format bench bench-sim bench-room dist clean
 
 serve: $(VENV)/.product
 	$(VENV)/bin/pocketserver serve $(ARGS)
@@ -19,6 +19,10 @@ test: $(VENV)/.development
 # Applications as clients of the server, each in an environment of its own that the first run installs.
 test-apps: $(VENV)/.development
 	$(VENV)/bin/python -m pytest tests/apps $(ARGS)
+
+# Generated requests by each profile's API document, some two minutes.
+test-fuzz: $(VENV)/.development
+	$(VENV)/bin/python -m pytest tests/apps/fuzz/fuzzing.py $(ARGS)
 
 lint: $(VENV)/.development
 	$(VENV)/bin/ruff check .

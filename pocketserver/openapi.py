@@ -9,12 +9,16 @@ import msgspec
 from pocketserver import __version__
 from pocketserver.application import FAMILIES, shape_of
 from pocketserver.errors import Code
-from pocketserver.operations import GATE, KEYS, OPERATIONS, Operation
+from pocketserver.operations import GATE, KEYS, NDJSON, OPERATIONS, SSE, Operation
 from pocketserver.profile import Profile
 from pocketserver.wire.error_table import ErrorTable
 
 _COMPONENTS = "#/components/schemas/"
 _TEXT = {"type": "string"}
+_STREAMS: Mapping[str, str] = {
+    SSE: "Server-sent events. The data of each is one JSON document.",
+    NDJSON: "Lines, each one JSON document.",
+}
 _CODES = [code.value for code in Code]
 _ERRORS: Mapping[str, dict[str, Any]] = {
     "openai": {
@@ -139,7 +143,7 @@ def _success(operation: Operation) -> dict[str, Any]:
     if operation.path == "/":
         content["text/html"] = {"schema": _TEXT}
     if operation.streams is not None:
-        content[operation.streams] = {"schema": _TEXT}
+        content[operation.streams] = {"schema": {"description": _STREAMS[operation.streams]}}
     described: dict[str, Any] = {"description": _success_words(operation)}
     return {**described, "content": content} if content else described
 
