@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Protocol
 
 import msgspec
@@ -93,6 +94,8 @@ class Answering:
             response, error = await self._handled(request, handler)
             status = response.status
         finally:
+            if status == CLIENT_GONE and request[ANSWER].delivered:
+                status, error = HTTPStatus.OK, None
             self.record(_exchange(request, status, error, time.monotonic() - arrived))
         return response
 

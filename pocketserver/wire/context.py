@@ -94,7 +94,9 @@ class Answer:
     """What became of one request: filled by a wire module, read by the access line and the metrics.
 
     `created` is the Unix time that the answer carries, `time_to_first_token` is in seconds from the request's arrival.
-    `warnings` say what was not done as asked (`field:what`); with `strict` it is refused instead.
+    `warnings` say what was not done as asked (`field:what`); with `strict` it is refused instead. `awaited` counts the
+    answers that are still to come; the last one is `delivered` once its end was written, whatever the client does then:
+    some hang up at once, without the mark that ends a stream.
     """
 
     arrived: float
@@ -108,6 +110,8 @@ class Answer:
     tokens: int = 0
     refusal: Refusal | None = None
     turn: Turn | None = None
+    awaited: int = 1
+    delivered: bool = False
     warnings: list[str] = field(default_factory=list)
 
     @property
@@ -140,6 +144,10 @@ class Answer:
         """For a JSON document that is not streamed: `{"warnings": […]}`, or nothing."""
         return {"warnings": self.warnings} if self.warnings and self.shows_warnings else {}
 
+    def written(self) -> None:
+        """Everything that was noted went out."""
+        self.delivered = self.awaited <= 0
+
     def note(self, batch: Sequence[Event]) -> None:
         """Look at events on their way out."""
         if self.time_to_first_token is None and any(getattr(event, "tokens", 1) for event in batch):
@@ -148,6 +156,7 @@ class Answer:
             if isinstance(event, Finished):
                 self.usage = added(self.usage, event.usage)
                 self.timings = _together(self.timings, event.timings)
+                self.awaited -= 1
             else:
                 self.tokens += getattr(event, "tokens", 0)
 

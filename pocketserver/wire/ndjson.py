@@ -28,8 +28,10 @@ async def respond(
     await response.prepare(request)
     try:
         await response.write(first)
+        request[ANSWER].written()
         async for piece in pieces:
             await response.write(piece)
+            request[ANSWER].written()
     except Refusal as refusal:
         request[ANSWER].refusal = refusal
         await response.write(on_error(refusal) + b"\n")

@@ -65,6 +65,7 @@ class ChatCompletions:
     async def _streamed(
         self, request: web.Request, asked: openai_chat_request.Asked, wanted: GenerationRequest
     ) -> web.StreamResponse:
+        request[ANSWER].awaited = asked.choices
         chunks = Chunks(
             request_id=wanted.id,
             created=request[ANSWER].created,

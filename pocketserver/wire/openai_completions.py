@@ -63,6 +63,7 @@ class Completions:
 
     async def _streamed(self, request: web.Request, asked: Asked) -> web.StreamResponse:
         answer = request[ANSWER]
+        answer.awaited = asked.choices * len(asked.requests)
         chunks = Chunks(
             asked.requests,
             choices=asked.choices,

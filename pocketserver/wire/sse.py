@@ -106,6 +106,7 @@ class Stream:
                 data = b"".join(map(renderer.render, batch))
                 if data:
                     await self._write(data)
+                answer.written()
         await self._write(renderer.last)
         await self.response.write_eof()
 
