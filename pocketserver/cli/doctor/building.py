@@ -20,7 +20,10 @@ _CHILD = (
     "native.quiet()\n"
     "print(json.dumps([native.version(), native.build()]))"
 )
-_INSTALL = 'Install it: python -m pip install "pocketserver[llama]" (compiles for some minutes), or use --engine sim.'
+_INSTALL = (
+    f'Install it (it compiles for some minutes): "{sys.executable}" -m pip install llama-cpp-python llguidance jinja2 '
+    "numpy. Or use --engine sim."
+)
 
 
 def compiler_is_there(about: Situation) -> Iterator[Finding]:
@@ -66,7 +69,7 @@ def llama_works(about: Situation) -> Iterator[Finding]:
 def unloadable(code: int, said: str) -> Finding:
     """Why the library cannot be used, from how the child that tried ended."""
     last = (said.strip().splitlines() or ["without a word"])[-1][:300]
-    if code < 0 or code == 132:
+    if code < 0:
         sentence = f"Loading it ended the process (signal {-code}): it was built for another processor."
         command = build_flags.rebuild_command(
             build_flags.this_machine(), importlib.metadata.version("llama-cpp-python")

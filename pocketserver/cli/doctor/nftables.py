@@ -10,7 +10,6 @@ from typing import Any
 
 _MOST_JUMPS = 16
 _FAMILIES = frozenset({"inet", "ip"})
-_PASSES = frozenset({"counter", "log", "limit", "mangle", "notrack", "flow", "quota"})
 
 
 class Verdict(StrEnum):
@@ -99,6 +98,8 @@ class _Chains:
                         return self._through(table, str(value["target"]), packet, jumps - 1)
                     case "vmap" | "queue":
                         return Verdict.UNSURE
+                    case _:
+                        continue
         return None
 
 
@@ -124,7 +125,7 @@ def _one(match: Mapping[str, Any], packet: Packet) -> bool | None:
     known = _left(left, right, packet) if isinstance(left, dict) else None
     if known is None or operator not in {"==", "!=", "in"}:
         return None
-    return known != (operator == "!=")
+    return not known if operator == "!=" else known
 
 
 def _left(left: Mapping[str, Any], right: object, packet: Packet) -> bool | None:
