@@ -18,11 +18,12 @@ _HEALTH_EVERY_SECONDS = 2.0
 class RayCluster:
     """Implements `engines.ray_serve.engine.Cluster`."""
 
-    def __init__(self, options: ClusterOptions, handle: Any, *, remove_at_end: bool) -> None:
+    def __init__(self, options: ClusterOptions, handle: Any, *, remove_at_end: bool, disconnect_at_end: bool) -> None:
         self._options = options
         self._handle = handle
         self._streaming = handle.options(stream=True)
         self._remove_at_end = remove_at_end
+        self._disconnect_at_end = disconnect_at_end
 
     def generate(self, packed: bytes, conversation: str) -> "RayPieces":
         return RayPieces(self._streaming.generate.remote(packed, conversation=conversation))
@@ -49,7 +50,8 @@ class RayCluster:
 
         if self._remove_at_end:
             serve.delete(self._options.app)
-        ray.shutdown()
+        if self._disconnect_at_end:
+            ray.shutdown()  # which ends a cluster that was started for this server alone
 
 
 class RayPieces:
@@ -81,14 +83,14 @@ def connect(options: ClusterOptions, *, keep: bool = False) -> RayCluster:
 
     Waits until the first replicas have loaded their model. Raises StartupError.
     """
-    _join(options.address)
+    joined = _join(options.address)
     from ray import serve
 
     if options.app in serve.status().applications:
-        return RayCluster(options, serve.get_app_handle(options.app), remove_at_end=False)
+        return RayCluster(options, serve.get_app_handle(options.app), remove_at_end=False, disconnect_at_end=joined)
     serve.start(proxy_location="Disabled")  # our server is the door; Ray's own would be one without a key
     handle = serve.run(_application(options), name=options.app, route_prefix=None)
-    return RayCluster(options, handle, remove_at_end=not keep)
+    return RayCluster(options, handle, remove_at_end=not keep, disconnect_at_end=joined)
 
 
 def remove(app: str, address: str | None) -> bool:
@@ -102,7 +104,8 @@ def remove(app: str, address: str | None) -> bool:
     return True
 
 
-def _join(address: str | None) -> None:
+def _join(address: str | None) -> bool:
+    """Be part of a cluster. False when this process was already."""
     # Ray reports its use to its makers unless told not to, before anything of it starts
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
@@ -113,11 +116,12 @@ def _join(address: str | None) -> None:
     logging.getLogger("ray").setLevel(logging.WARNING)
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     if ray.is_initialized():
-        return
+        return False
     try:
         ray.init(address=address, include_dashboard=False if address is None else None, log_to_driver=False)
     except ConnectionError as error:
         raise StartupError(f"No Ray cluster answers at {address}. Start one with `ray start --head`.") from error
+    return True
 
 
 def _application(options: ClusterOptions) -> Any:

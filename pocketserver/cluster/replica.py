@@ -1,6 +1,7 @@
 """A replica: one engine in one of Ray's processes, answering one request at a time. Nothing here imports Ray."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import AsyncExitStack
 
@@ -15,7 +16,6 @@ from pocketserver.settings import Settings
 
 _encode = msgspec.msgpack.encode
 _LOOK_SECONDS = 0.05
-_ACCEPTED = _encode(Piece())
 
 
 class Replica:
@@ -45,7 +45,7 @@ class Replica:
         request = msgspec.msgpack.decode(packed, type=GenerationRequest)
         try:
             stream = await stack.enter_async_context(self._engine.generate(request))
-            yield _ACCEPTED
+            yield _encode(Piece(replica=str(os.getpid())))
             async for batch in stream:
                 yield _encode(Piece(events=list(batch)))
         except Refusal as refusal:

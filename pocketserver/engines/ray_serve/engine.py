@@ -161,6 +161,7 @@ class RayEngine:
         try:
             self._cluster = await asyncio.to_thread(self._options.connect)
             told = await self._cluster.call("describe", b"")
+            self._replicas = await asyncio.to_thread(self._cluster.running)
             self._description = msgspec.msgpack.decode(told, type=Reply[Description]).answer
         except Exception as error:  # noqa: BLE001 - Ray raises many kinds; whoever asks is told the reason
             self._problem = f"The Ray cluster cannot be used: {_first_line(error)}"

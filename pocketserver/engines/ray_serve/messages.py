@@ -39,8 +39,9 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Piece(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A part of an answer. The first one is empty: the engine has accepted. A problem is the last one."""
+    """A part of an answer. The first one names the replica, whose engine has accepted. A problem is the last one."""
 
+    replica: str = ""
     events: list[Event] = []
     problem: Problem | None = None
 

@@ -60,6 +60,6 @@ def simulator(home: Path, *flags: str) -> Any:
     return process(*words, *flags)
 
 
-def llama_cpp_server(model: Path, *, context: int = 1024) -> Any:
+def llama_cpp_server(model: Path, *flags: str) -> Any:
     """llama.cpp's own server out of the `xllamacpp` package."""
-    return process("tools/bench_peer.py", str(model), "--context", str(context), "--threads", "2")
+    return process("tools/bench_peer.py", str(model), "--context", "1024", "--threads", "2", *flags)
