@@ -9,8 +9,13 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from pocketserver.chat import GenerationRequest, Message, Role
+from pocketserver.engines.engine import explained
+from pocketserver.engines.llama.examiner import Examiner
 from pocketserver.engines.llama.process import LlamaEngine, LlamaOptions
 from pocketserver.engines.sim.engine import SimOptions
+from pocketserver.engines.upstream.engine import UpstreamEngine, UpstreamOptions
+from pocketserver.errors import Code, Refusal
 from tests.profiles.asking import HI, Page, page
 from tests.serving import Running, running
 
@@ -200,3 +205,20 @@ async def test_the_real_model_names_what_it_cannot_hold_and_where(real: Running)
     assert problem["param"] == "response_format.json_schema.schema"
     assert "#/properties/b" in problem["message"]
     assert (long["fits"], [problem["code"] for problem in long["problems"]]) == (False, ["context_length_exceeded"])
+
+
+async def test_a_model_that_is_not_loaded_is_explained_as_when_it_is(default_model_path: Path, real: Running) -> None:
+    request = GenerationRequest(id="1", model="small", messages=(Message(role=Role.USER, content="hi"),))
+    unloaded = await Examiner(None).explain(default_model_path, request)
+    loaded = await real.server.door.explain(request)
+
+    assert unloaded.prompt == loaded.prompt
+    assert unloaded.tokens == loaded.tokens
+
+
+async def test_the_door_to_a_model_elsewhere_cannot_explain() -> None:
+    upstream = UpstreamEngine(UpstreamOptions(base_urls=("http://127.0.0.1:1/v1",)))
+    with pytest.raises(Refusal) as caught:
+        await explained(upstream, GenerationRequest(id="1", model="small"))
+
+    assert caught.value.code is Code.INVALID_PARAMETER
