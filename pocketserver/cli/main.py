@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from pocketserver import __version__
+from pocketserver.cli.examples import epilog
 from pocketserver.errors import StartupError, UsageError
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
@@ -17,6 +18,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "status": ("servers:status", "Show what a running server is doing."),
     "stop": ("servers:stop", "Cancel the generation that a running server is working on."),
     "join": ("join:join", "Join a room: serve the model of another machine on this one."),
+    "cluster": ("cluster:app", "The engine as replicas in a Ray cluster: deploy them, remove them."),
     "room": ("room:app", "The room of a running server: guests, kick, stop, close."),
     "models": ("models:app", "Models on this machine: list, fetch and remove them."),
     "key": ("key:app", "API keys: show the main one, make named ones, list and revoke them."),
@@ -51,7 +53,7 @@ class Commands(TyperGroup):
             single = typer.Typer(rich_markup_mode=None, add_completion=False)
             single.command(cmd_name)(found)
             found = single
-        return typer.main.get_command(found)
+        return _with_examples(typer.main.get_command(found), cmd_name)
 
     def format_commands(self, _ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
@@ -67,6 +69,14 @@ app = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _with_examples(command: Any, words: str) -> Any:
+    """The command, its own commands too, with examples below its help."""
+    command.epilog = epilog(words)
+    for name, inner in getattr(command, "commands", {}).items():
+        _with_examples(inner, f"{words} {name}")
+    return command
 
 
 def _print_version(wanted: bool) -> None:
