@@ -60,6 +60,9 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "doctor": ("pocketserver doctor", "pocketserver doctor --port 9000 --json"),
     "bench": ("pocketserver bench", "pocketserver bench http://127.0.0.1:8080/v1 --rounds 3"),
     "calibrate": ("pocketserver calibrate http://192.168.1.20:8080/v1",),
+    "cluster": ("pocketserver cluster deploy --ray-replicas 2",),
+    "cluster deploy": ("pocketserver cluster deploy --ray-replicas 2",),
+    "cluster remove": ("pocketserver cluster remove",),
     "openapi": ("pocketserver openapi --profile hub",),
     "settings": ("pocketserver settings", "pocketserver settings --profile pooled --json"),
 }

@@ -137,7 +137,13 @@ def _chart(rates: Sequence[float], width: int) -> list[tuple[str, str]]:
 
 def _notes(scene: Scene, width: int) -> list[Text]:
     warned = [line for text in scene.warnings for line in folded(Text(escaped(text), "bold red"), width)]
-    return [line for text in scene.notes for line in folded(Text(escaped(text), "yellow"), width)] + warned
+    told = [line for text in scene.notes for line in folded(Text(escaped(text), _note_style(text)), width)]
+    return told + warned
+
+
+def _note_style(text: str) -> str:
+    """Warnings and errors of the log, which name their level after the time, stand out."""
+    return "yellow" if text[9:].startswith(("warning ", "error ", "critical ")) else "dim"
 
 
 def _requests(requests: Sequence[RequestLine], width: int, room: int) -> list[Text]:
