@@ -5,8 +5,11 @@ PYTHON ?= python3
 VENV   := .venv
 PIP    := $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
 ARGS   ?=
+# Ray and vLLM bring some hundred packages each: they have environments of their own.
+RAY    := .venv-ray
+VLLM   := .venv-vllm
 
-.PHONY: serve setup test test-apps test-fuzz lint format bench bench-sim bench-room dist clean
+.PHONY: serve setup test test-apps test-fuzz test-ray test-vllm lint format bench bench-sim bench-room bench-ray dist clean
 
 serve: $(VENV)/.product
 	$(VENV)/bin/pocketserver serve $(ARGS)
@@ -18,11 +21,19 @@ test: $(VENV)/.development
 
 # Applications as clients of the server, each in an environment of its own that the first run installs.
 test-apps: $(VENV)/.development
-	$(VENV)/bin/python -m pytest tests/apps $(ARGS)
+	$(VENV)/bin/python -m pytest tests/apps/test_*.py $(ARGS)
 
 # Generated requests by each profile's API document, some two minutes.
 test-fuzz: $(VENV)/.development
 	$(VENV)/bin/python -m pytest tests/apps/fuzz/fuzzing.py $(ARGS)
+
+# Ray Serve, really started on this machine with two replicas.
+test-ray: $(RAY)/.installed
+	$(RAY)/bin/python -m pytest -W default tests/apps/ray $(ARGS)
+
+# A genuine vLLM on the processor as an upstream. It takes 3.5 GB of disk, and some minutes.
+test-vllm: $(VENV)/.development $(VLLM)/.installed
+	POCKETSERVER_VLLM_PYTHON=$(CURDIR)/$(VLLM)/bin/python $(VENV)/bin/python -m pytest tests/apps/vllm $(ARGS)
 
 lint: $(VENV)/.development
 	$(VENV)/bin/ruff check .
@@ -43,12 +54,15 @@ bench-sim: $(VENV)/.development
 bench-room: $(VENV)/.development
 	$(VENV)/bin/python tools/bench_room.py $(ARGS)
 
+bench-ray: $(RAY)/.installed
+	$(RAY)/bin/python tools/bench_ray.py $(ARGS)
+
 dist: $(VENV)/.development
 	$(PIP) install build -c constraints.txt
 	$(VENV)/bin/python -m build
 
 clean:
-	rm -rf $(VENV) dist build
+	rm -rf $(VENV) $(RAY) $(VLLM) dist build
 
 $(VENV)/.created:
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "pocketserver needs Python 3.11 or newer; set PYTHON=/path/to/it")'
@@ -63,4 +77,17 @@ $(VENV)/.product: $(VENV)/.created pyproject.toml constraints.txt
 
 $(VENV)/.development: $(VENV)/.product
 	$(PIP) install -c constraints.txt --group dev
+	touch $@
+
+$(RAY)/.installed: $(VENV)/.product tests/apps/ray/constraints.txt
+	$(PYTHON) -m venv $(RAY)
+	$(RAY)/bin/python -m pip --disable-pip-version-check --quiet install "pip>=25.1" -c constraints.txt
+	$(RAY)/bin/python -m pip --disable-pip-version-check --quiet install -c tests/apps/ray/constraints.txt -e '.[llama,ray]' --group test
+	touch $@
+
+$(VLLM)/.installed: tests/apps/vllm/requirements.txt
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip --disable-pip-version-check --quiet install -r $<
+	$(VLLM)/bin/python -m pip --quiet uninstall -y torchvision torchaudio torchcodec
+	$(VLLM)/bin/python tests/apps/vllm/stub_metadata.py
 	touch $@

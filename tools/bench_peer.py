@@ -20,12 +20,15 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("--context", type=int, default=8192)
     parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--alias", help="the model's id; the path of its file without")
     parser.add_argument("--chat-template", type=Path, help="a Jinja template in place of the file's own")
     parser.add_argument("--embeddings", action="store_true", help="make vectors, and nothing else")
     arguments = parser.parse_args()
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # the library prints where it likes; standard output is for the line alone
     params = peer_params(arguments.model, arguments.context, arguments.threads)
+    if arguments.alias is not None:
+        params.model_alias = {arguments.alias}
     if arguments.chat_template is not None:
         params.chat_template = arguments.chat_template.read_text(encoding="utf-8")
     if arguments.embeddings:

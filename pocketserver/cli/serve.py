@@ -45,6 +45,8 @@ def serve(
     concurrency: Annotated[
         int | None, Option(help="Requests that an upstream or a Ray cluster answers at once.")
     ] = None,
+    ray_address: Annotated[str | None, Option(help="The address of a Ray cluster; this machine without.")] = None,
+    ray_replicas: Annotated[int | None, Option(help="Copies of the engine in the Ray cluster.")] = None,
     strict: Annotated[str | None, Option(help="on refuses what cannot be done as asked.")] = None,
     switching: Annotated[
         bool | None, Option("--switching/--no-switching", help="Load any installed model on request.")

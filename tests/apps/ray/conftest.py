@@ -1,6 +1,7 @@
 """A Ray cluster of this machine for the tests of one run, and servers in front of it."""
 
 import asyncio
+import importlib.util
 import json
 import os
 import secrets
@@ -17,16 +18,18 @@ from tests.serving import Running, running
 from tests.waiting import until
 
 START_SECONDS = 120.0
+# `make test-ray` runs them where Ray is; `make test-apps` passes over them.
+collect_ignore_glob = [] if importlib.util.find_spec("ray") else ["test_*.py"]
 
 
 @pytest.fixture(scope="session", autouse=True)
-def cluster() -> Iterator[None]:
-    """Started once, since that takes seconds; nothing of it listens beyond this machine."""
+def cluster() -> Iterator[str]:
+    """The address of one that is started for all tests, since that takes seconds."""
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     import ray
 
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
-    yield
+    context = ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
+    yield str(context.address_info["gcs_address"])
     from ray import serve
 
     serve.shutdown()

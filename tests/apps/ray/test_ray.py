@@ -3,16 +3,21 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
 import psutil
 import pytest
+from openai import AsyncOpenAI
+from ray import serve
 
 from pocketserver.chat import GenerationRequest, Message, Role
 from pocketserver.engines.ray_serve.engine import RayEngine
 from pocketserver.engines.ray_serve.messages import Piece, conversation_of
 from tests.apps.ray.conftest import START_SECONDS, Application, application
+from tests.engines.upstream.processes import process
 from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(280)
@@ -138,3 +143,31 @@ async def test_a_replica_with_a_real_model_answers_streams_and_leaves_nothing_be
         assert (await app.ask("Say hello.", max_tokens=8, temperature=0)).text == answer.text
         (pid,) = app.pids()
     await until(lambda: not psutil.pid_exists(pid))
+
+
+def command(*words: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "pocketserver.cli.main", *words], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+async def test_the_commands_deploy_serve_and_remove(tmp_path: Path, cluster: str) -> None:
+    at = ["--ray-address", cluster]
+    own = ["--ray-engine", "sim", "--ray-replicas", "2", "--ray-cpus", "0.1", "--ray-app", "told"]
+    said = await asyncio.to_thread(command, "cluster", "deploy", *at, *own)
+    assert said == "told: 2 replicas of sim are running.\n"
+
+    words = ["-m", "pocketserver.cli.main", "serve", "--engine", "ray", *at, "--profile", "hub", "--port", "0"]
+    words += ["--host", "127.0.0.1", "--no-mdns", "--home", str(tmp_path), "--ready-json", "-", "--exit-on-stdin-close"]
+    with process(*words, POCKETSERVER_RAY_APP="told") as served:
+        async with AsyncOpenAI(base_url=served.base_url, api_key=served.ready["api_key"], max_retries=5) as client:
+            answer = await client.chat.completions.create(
+                model="default", messages=[{"role": "user", "content": "hi"}], max_tokens=5
+            )
+            assert answer.choices[0].message.content
+    assert "told" in serve.status().applications, "it outlives the server that used it"
+
+    assert await asyncio.to_thread(command, "cluster", "remove", *at, "--ray-app", "told") == "told was removed.\n"
+    assert "told" not in serve.status().applications
