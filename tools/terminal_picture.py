@@ -1,4 +1,4 @@
-"""Draw the live view of `serve` as docs/pictures/terminal.svg, from plain values: `.venv/bin/python tools/terminal_picture.py`."""
+"""Draw the live view of `serve` as docs/pictures/terminal.svg, from plain values."""
 
 import io
 import re

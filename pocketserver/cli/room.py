@@ -9,7 +9,10 @@ from pocketserver.cli.servers import Json, Pid, Port, ask, chosen_server
 from pocketserver.lan.names import printable
 
 app = typer.Typer(
-    help="The room of a running server: guests, kick, stop, close.", no_args_is_help=True, rich_markup_mode=None
+    help="The room of a running server: guests, kick, stop, close.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
 )
 Reason = Annotated[str, typer.Option(help="What guests are told.")]
 
