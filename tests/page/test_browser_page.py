@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from playwright.async_api import Browser
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-LONG = "Count from one to two hundred, one number a line."
+SHORT = "What is the capital of France, and what is it known for?"
+LONG = "Write a very long story about a ship, with many chapters."
+"""Some 60 tokens, and more than anybody waits for."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -29,7 +31,7 @@ async def real(tmp_path_factory: pytest.TempPathFactory, default_model_path: Pat
     options = LlamaOptions(
         model_id="smollm2-135m-instruct", path=default_model_path, state_folder=home / "llama", tuning=False
     )
-    async with running(home, LlamaEngine(options), default_max_tokens=40) as server:
+    async with running(home, LlamaEngine(options), default_max_tokens=2000, default_temperature=0.0) as server:
         await until(lambda: server.server.engine.status.model is not None, limit=120)
         yield server
 
@@ -71,7 +73,7 @@ async def test_a_scanned_code_leads_to_a_chat_with_the_real_model(
         await phone.shows("#connect", visible=False)
         await phone.said("#model", "smollm2")
         await phone.page.evaluate(WATCH_GROWING)
-        await phone.ask("Write three sentences about the sea.")
+        await phone.ask(SHORT)
         await phone.shows(".assistant .cost")
         grew = await phone.page.evaluate("window.lengths.size")
         await phone.page.click("#new-chat")
