@@ -121,7 +121,10 @@ class Answering:
         )
 
     def _refused(self, request: web.Request, refusal: Refusal) -> web.Response:
-        return self._shape(request).response(refusal, request_id=request[REQUEST_ID])
+        response = self._shape(request).response(refusal, request_id=request[REQUEST_ID])
+        if request.content.exception() is not None:
+            response.force_close()  # its body cannot be read to the end, so nobody knows where a next request begins
+        return response
 
     def _shape(self, request: web.Request) -> ErrorShape:
         if self.models_for_anthropic is not None and asks_models_of_anthropic(request):

@@ -49,6 +49,8 @@ FAMILIES: Mapping[str, type[ErrorTable]] = {
     "ollama": OllamaErrors,
 }
 """Each API family's error table, by the word that profiles use."""
+BARE_PATHS: Mapping[str, str] = {"/messages": "/v1/messages", "/api": "/api/chat"}
+"""Parts of paths whose clients are given the address without `/v1`, where this route of theirs is served."""
 
 
 def application(server: Server) -> web.Application:
@@ -143,6 +145,7 @@ def entrance(server: Server) -> Entrance:
         max_body_bytes=settings.max_body_bytes,
         base_url=lambda: server.base_url,
         key_name=KEY_NAME,
+        bare_paths=tuple(part for part, route in BARE_PATHS.items() if route in profile.routes),
         takes_x_api_key="anthropic" in profile.error_families.values(),
         unserved=profile.unserved,
         browser_paths={} if server.page is None else BROWSER_PATHS,

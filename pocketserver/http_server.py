@@ -172,6 +172,14 @@ class _Connection(RequestHandler):
             self._patience.cancel()
             self._patience = None
 
+    def log_exception(self, *args: Any, **kw: Any) -> None:
+        """aiohttp's hook for what goes wrong after the answer, while it reads what is left of the body.
+
+        A body that cannot be unpacked is the client's fault, and the client has its answer.
+        """
+        if not isinstance(kw.get("exc_info"), web.RequestPayloadError):
+            super().log_exception(*args, **kw)
+
     def handle_error(
         self,
         request: web.BaseRequest,

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import gzip
 import json
 import socket
 import struct
@@ -27,6 +28,12 @@ HI: dict[str, Any] = {"model": "default", "messages": [{"role": "user", "content
 @pytest_asyncio.fixture
 async def server(tmp_path: Path) -> AsyncIterator[Running]:
     async with running(tmp_path) as started:
+        yield started
+
+
+@pytest_asyncio.fixture
+async def hub(tmp_path: Path) -> AsyncIterator[Running]:
+    async with running(tmp_path, profile="hub") as started:
         yield started
 
 
@@ -159,8 +166,6 @@ async def test_a_body_that_never_ends_behind_a_wrong_key_ends_with_the_connectio
 
 
 async def test_a_gzip_bomb_is_stopped_at_the_size_limit(server: Running) -> None:
-    import gzip
-
     bomb = gzip.compress(b" " * 50_000_000)
     async with server.session() as http:
         headers = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
@@ -169,6 +174,31 @@ async def test_a_gzip_bomb_is_stopped_at_the_size_limit(server: Running) -> None
         packed = gzip.compress(json.dumps(HI).encode())
         async with http.post("/v1/chat/completions", data=packed, headers=headers) as response:
             assert response.status == 200
+
+
+@pytest.mark.parametrize(
+    ("coding", "body"),
+    [
+        ("gzip", json.dumps(HI).encode()),
+        ("gzip", gzip.compress(json.dumps(HI).encode()) + b"more"),
+        ("gzip", gzip.compress(json.dumps(HI).encode())[:-20]),
+        ("deflate", b"\xff\xff\xff"),
+    ],
+)
+@pytest.mark.parametrize(
+    "path", ["/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/embeddings", "/api/chat", "/nothing"]
+)
+async def test_a_body_that_is_not_packed_as_it_says_is_the_clients_fault(
+    hub: Running, capfd: pytest.CaptureFixture[str], path: str, coding: str, body: bytes
+) -> None:
+    async with hub.session() as http:
+        async with http.post(path, data=body, headers={"Content-Encoding": coding}) as response:
+            assert response.status == (404 if path == "/nothing" else 400)
+            assert "error" in await response.json()
+        async with http.post("/v1/chat/completions", json=HI) as response:
+            assert response.status == 200
+
+    assert "Traceback" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("reset", [True, False])

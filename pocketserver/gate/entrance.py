@@ -42,6 +42,8 @@ class Entrance:
     """What is said of paths that clients know and this server does not serve."""
     browser_paths: Mapping[str, str] = field(default_factory=dict)
     """Paths that are nothing to programs; a person's browser that opens one is sent to the other."""
+    bare_paths: tuple[str, ...] = ()
+    """Parts of the paths of clients that are given the address without `/v1`, which they add or do without."""
     takes_x_api_key: bool = False
     """Whether a key may also come in `x-api-key`, as Anthropic's clients send it."""
 
@@ -118,8 +120,13 @@ class Entrance:
             said = self.unserved.get(request.path)
             raise Refusal(
                 Code.UNKNOWN_ROUTE,
-                said or f"There is no {request.path[:200]} here. The base URL for clients is {self.base_url()}.",
+                said
+                or f"There is no {request.path[:200]} here. The base URL for clients is {self._base_for(request)}.",
             )
+
+    def _base_for(self, request: web.Request) -> str:
+        bare = any(part in request.path for part in self.bare_paths)
+        return self.base_url().removesuffix("/v1") if bare else self.base_url()
 
     def _check_body(self, request: web.Request) -> None:
         if request.headers.get(hdrs.CONTENT_ENCODING, "").strip().lower() not in DECODED:

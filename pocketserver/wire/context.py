@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, Self
 
 import msgspec
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from pocketserver.chat import (
     EmbeddingInput,
@@ -190,16 +190,24 @@ KEY_NAME = web.RequestKey("key_name", str)
 
 
 async def body_of(request: web.Request, seconds: float) -> bytes:
-    """The whole body, read before any place at the model is taken. Raises MALFORMED_REQUEST when it is too slow."""
-    if request.content.is_eof():  # it came with the headers, as small bodies do: no timer for nothing
-        return await request.read()
+    """The whole body, read before any place at the model is taken.
+
+    Raises MALFORMED_REQUEST when it is too slow, or not packed as its headers say.
+    """
     try:
+        if request.content.is_eof():  # it came with the headers, as small bodies do: no timer for nothing
+            return await request.read()
         async with asyncio.timeout(seconds):
             return await request.read()
     except TimeoutError:
         raise Refusal(
             Code.MALFORMED_REQUEST, f"The body did not arrive within {seconds:g} seconds. Send the request again."
         ) from None
+    except web.RequestPayloadError as error:
+        coding = request.headers.get(hdrs.CONTENT_ENCODING, "chunked")[:20]
+        raise Refusal(
+            Code.MALFORMED_REQUEST, f"The body is not valid {coding}, as its headers say it is. Send it uncompressed."
+        ) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

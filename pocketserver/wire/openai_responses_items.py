@@ -71,7 +71,7 @@ class _Reader:
         """The item, or None for one that says nothing to this model."""
         kind = given.get("type")
         if kind is None:
-            kind = "message" if "role" in given else "item_reference"
+            kind = "message" if "role" in given or "content" in given else "item_reference"
         read = _KINDS.get(kind) if isinstance(kind, str) else None
         if read is None:
             raise invalid(f"{place}.type", f"`{place}` is of type {str(kind)[:40]!r}, which this server cannot read.")
@@ -193,11 +193,11 @@ def _output(given: JsonValue, place: str) -> str | list[Item]:
 
 def _text(given: JsonValue, place: str) -> str:
     kind = given.get("type") if isinstance(given, dict) else None
-    if kind in _MEDIA:
+    if isinstance(kind, str) and kind in _MEDIA:
         raise invalid(
             place, f"`{place}` is of type {kind}: this server reads text only. Leave images, audio and files out."
         )
-    if kind not in _TEXTS:
+    if not isinstance(kind, str) or kind not in _TEXTS:
         raise invalid(place, f'`{place}` must be {{"type": "input_text", "text": "…"}}.')
     return _string(given.get("text"), f"{place}.text")
 

@@ -290,11 +290,20 @@ def _constraint(text: Text | None) -> Constraint | None:
         return None
     match given.get("type"):
         case "json_object":
-            return AnyJsonObject()
+            return _json_object(given.get("schema"))
         case "json_schema":
             return _json_schema(given)
         case _:
             raise invalid("text.format.type", "`text.format.type` must be text, json_object or json_schema.")
+
+
+def _json_object(schema: JsonValue) -> Constraint:
+    """`schema` beside json_object is llama-server's form: it is applied, never ignored."""
+    if schema is None:
+        return AnyJsonObject()
+    if not isinstance(schema, dict):
+        raise invalid("text.format.schema", "`text.format.schema` must be a JSON Schema object.")
+    return JsonSchema(schema=schema, strict=True)
 
 
 def _json_schema(given: Mapping[str, JsonValue]) -> Constraint:

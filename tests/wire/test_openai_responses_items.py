@@ -109,6 +109,7 @@ def test_media_is_refused_in_messages_and_in_results(kind: str) -> None:
         ({"role": "user", "content": ["x"]}, "input[0].content[0]"),
         ({"role": "user", "content": [{"type": "input_text"}]}, "input[0].content[0].text"),
         ({"role": "tool", "content": "x"}, "input[0].role"),
+        ({"content": "x"}, "input[0].role"),
         ({"type": "function_call", "name": "a", "arguments": "{}"}, "input[0].call_id"),
         ({"type": "function_call", "call_id": "c", "arguments": "{}"}, "input[0].name"),
         ({"type": "function_call", "call_id": "c", "name": "a"}, "input[0].arguments"),

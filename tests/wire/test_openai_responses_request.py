@@ -90,6 +90,7 @@ def refusal(**fields: Any) -> Refusal:
         ("context_management", [{"type": "compaction"}], "context_management"),
         ("moderation", {"model": "x"}, "moderation"),
         ("response_format", {"type": "json_object"}, "response_format"),
+        ("text", {"format": {"type": "json_object", "schema": True}}, "text.format.schema"),
         ("stream_options", [], "stream_options"),
     ],
 )  # fmt: skip
@@ -165,6 +166,8 @@ def test_formats_become_constraints() -> None:
 
     assert ask(text={"format": {"type": "text"}}).request.constraint is None
     assert ask(text={"format": {"type": "json_object"}}).request.constraint == AnyJsonObject()
+    beside = ask(text={"format": {"type": "json_object", "schema": schema}}).request.constraint
+    assert beside == JsonSchema(schema=schema, strict=True)
     assert ask(text={"format": named}).request.constraint == JsonSchema(schema=schema, strict=True)
     assert ask(text={"format": named}).echo["text"] == {"format": {**named, "description": None}}
 
