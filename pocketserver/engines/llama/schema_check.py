@@ -5,6 +5,7 @@ A schema is foreign input. The walk keeps its own stack, so that deep nesting co
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from decimal import Decimal, InvalidOperation
 from typing import TypeAlias
@@ -18,6 +19,10 @@ MAX_DEPTH = 60  # llguidance gives up at 62
 MAX_PROPERTIES = 2_000  # of one object; so many optional ones cost 20 ms a token
 MAX_COMMON_MULTIPLE = 10_000
 """`multipleOf` is compiled to an automaton with so many states; 999,983 takes seconds and hundreds of MB."""
+MAX_LEAST = 1_000_000
+"""Of `minItems` and the like: no answer is that long, so one that has it would never come."""
+MAX_REPEATS = 100_000
+"""Of a part of a `pattern`: llguidance fails in the middle of an answer at ten times as many."""
 
 _TYPES = frozenset({"object", "array", "string", "number", "integer", "boolean", "null"})
 _NAMED_SCHEMAS = ("properties", "patternProperties", "$defs", "definitions")
@@ -110,10 +115,12 @@ def _check_node(path: Path, node: dict[str, JsonValue], root: dict[str, JsonValu
         if keyword in node:
             raise SchemaFault(f"The keyword `{keyword}` is not supported, at {shown((*path, keyword))}.")
     _check_type(path, node)
-    if len(node.get("properties") or ()) > MAX_PROPERTIES:
+    properties = node.get("properties")
+    if isinstance(properties, dict) and len(properties) > MAX_PROPERTIES:
         raise SchemaFault(f"More than {MAX_PROPERTIES:,} properties in one object, at {shown((*path, 'properties'))}.")
     if "required" in node and not _is_text_list(node["required"]):
         raise SchemaFault(f"`required` must be a list of property names, at {shown((*path, 'required'))}.")
+    _check_counts(path, node)
     if "$ref" in node:
         _check_reference(path, node["$ref"], root)
     if "multipleOf" in node:
@@ -127,6 +134,22 @@ def _check_type(path: Path, node: dict[str, JsonValue]) -> None:
     wrong = [kind for kind in types if not (isinstance(kind, str) and kind in _TYPES)]
     if wrong or not types:
         raise SchemaFault(f"`type` must be one of {', '.join(sorted(_TYPES))}, at {shown((*path, 'type'))}.")
+
+
+def _check_counts(path: Path, node: dict[str, JsonValue]) -> None:
+    for keyword in ("minItems", "minLength", "minProperties"):
+        least = node.get(keyword)
+        if isinstance(least, int) and least > MAX_LEAST:
+            raise SchemaFault(f"`{keyword}` is more than any answer can hold, at {shown((*path, keyword))}.")
+    pattern = node.get("pattern")
+    if isinstance(pattern, str) and any(len(count) > 6 or int(count) > MAX_REPEATS for count in _repeats(pattern)):
+        place = shown((*path, "pattern"))
+        raise SchemaFault(f"`pattern` repeats a part more than {MAX_REPEATS:,} times, at {place}.")
+
+
+def _repeats(pattern: str) -> list[str]:
+    """The numbers in `{2}`, `{2,}` and `{2,3}`."""
+    return [count for pair in re.findall(r"\{([0-9]+)(?:,([0-9]*))?\}", pattern) for count in pair if count]
 
 
 def _check_reference(path: Path, reference: JsonValue, root: dict[str, JsonValue]) -> None:
