@@ -58,7 +58,6 @@ bench-ray: $(RAY)/.installed
 	$(RAY)/bin/python tools/bench_ray.py $(ARGS)
 
 dist: $(VENV)/.development
-	$(PIP) install build -c constraints.txt
 	$(VENV)/bin/python -m build
 
 clean:
