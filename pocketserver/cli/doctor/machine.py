@@ -102,7 +102,7 @@ def models_are_sound(about: Situation) -> Iterator[Finding]:
     for sentence in store.skipped():
         yield Finding("models", Level.HINT, sentence, "Rename or remove it.")
     if not broken:
-        yield Finding("models", Level.OK, f"{len(store.list())} models are installed, none is broken.")
+        yield Finding("models", Level.OK, f"Installed models: {len(store.list())}, none is broken.")
 
 
 def memory_suffices(about: Situation) -> Iterator[Finding]:

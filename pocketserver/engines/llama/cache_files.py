@@ -83,15 +83,16 @@ def path_of(folder: Path, tokens: bytes) -> Path:
 def write_state(
     folder: Path, header: Header, tokens: bytes, state: memoryview, *, before_piece: Callable[[], None] = lambda: None
 ) -> Path:
-    """Write a state whole or not at all. Raises OSError.
+    """Write a state whole or not at all, for its owner's eyes only: it tells what was said. Raises OSError.
 
     `before_piece` is called before each 4 MiB and may wait, so that a long write gives way to other work.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     final = path_of(folder, tokens)
     unfinished = folder / f"{final.stem}-{os.getpid()}-{secrets.token_hex(4)}{_UNFINISHED}"
     try:
-        with unfinished.open("xb") as file:
+        unfinished.touch(mode=0o600, exist_ok=False)
+        with unfinished.open("wb") as file:
             file.write(_head(header) + tokens)
             for start in range(0, len(state), _PIECE_BYTES):
                 before_piece()

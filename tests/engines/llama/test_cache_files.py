@@ -58,6 +58,15 @@ def test_a_state_is_read_back_by_another_server_as_it_was_written(tmp_path: Path
     assert np.array_equal(read, state(7))
 
 
+@pytest.mark.skipif(os.name != "posix", reason="only POSIX systems have these modes")
+def test_only_the_owner_can_read_what_was_said(tmp_path: Path) -> None:
+    stored(disk(tmp_path), 1)
+
+    file = only_file(tmp_path)
+
+    assert (file.stat().st_mode & 0o077, file.parent.stat().st_mode & 0o077) == (0, 0)
+
+
 @pytest.mark.parametrize("changed", [{"model": "two"}, {"kv_type": "q8_0"}, {"build": "new"}])
 def test_another_version_sees_nothing_and_removes_nothing(tmp_path: Path, changed: dict[str, str]) -> None:
     stored(disk(tmp_path), 7)
