@@ -15,6 +15,7 @@ from pocketserver.listening import is_loopback
 from pocketserver.run_file import RunningServer
 
 _POLL_SECONDS = 0.5
+_REPLACED = "Another code was made meanwhile, so this one is void. Run `pocketserver pair` again."
 _ENDS = {
     "expired": "The code is older than two minutes. Run `pocketserver pair` again for a new one.",
     "void": "Somebody tried wrong codes five times, so this one is void. Run `pocketserver pair` again.",
@@ -36,6 +37,7 @@ def pair(
     """
     server = chosen_server(pid, port)
     offer = ask(server, "POST", "/page/pairing")
+    number = offer.pop("number")
     if as_json:
         import json
 
@@ -43,7 +45,7 @@ def pair(
         return
     _show(offer, style)
     if wait if wait is not None else sys.stdout.isatty():
-        _wait(server)
+        _wait(server, number)
 
 
 def _show(offer: dict[str, Any], style: qr.TerminalStyle | None) -> None:
@@ -57,11 +59,13 @@ def _show(offer: dict[str, Any], style: qr.TerminalStyle | None) -> None:
         typer.echo("This server listens on this machine only; a phone cannot reach it (see --host).", err=True)
 
 
-def _wait(server: RunningServer) -> None:
-    """Until the code is used. Raises StartupError when it ends otherwise; Ctrl-C leaves it good."""
+def _wait(server: RunningServer, number: int) -> None:
+    """Until this code is used. Raises StartupError when it ends otherwise; Ctrl-C leaves it good."""
     while True:
         time.sleep(_POLL_SECONDS)
         shown = ask(server, "GET", "/page/pairing")["pairing"] or {}
+        if shown.get("number") != number:
+            raise StartupError(_REPLACED)
         if shown.get("state") == "used" and shown.get("name"):
             typer.echo(
                 f"Paired: the key '{shown['name']}'. Take it back with `pocketserver key revoke {shown['name']}`."

@@ -37,7 +37,10 @@ class PageControl:
             code = self.page.pairing.offer()
         except UsageError as error:
             return _cannot(str(error))
-        return as_json({"code": code, "url": self.page.pairing_url(code), "seconds": LIFETIME_SECONDS})
+        shown = self.page.pairing.shown()
+        assert shown is not None, "an offer was just made"
+        url = self.page.pairing_url(code)
+        return as_json({"number": shown.number, "code": code, "url": url, "seconds": LIFETIME_SECONDS})
 
     async def _shown(self, _request: web.Request) -> web.Response:
         return as_json({"pairing": None if self.page is None else self.page.pairing.shown()})

@@ -31,8 +31,12 @@ class OfferState(StrEnum):
 
 
 class OfferShown(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of an offer. `name` is the key that it became, `seconds` how long it is still good."""
+    """What became of an offer. `name` is the key that it became, `seconds` how long it is still good.
 
+    `number` counts the server's offers, so that whoever waits for one sees when it is another's turn.
+    """
+
+    number: int
     state: OfferState
     seconds: float
     name: str | None = None
@@ -40,6 +44,7 @@ class OfferShown(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True, kw_only=True)
 class _Offer:
+    number: int
     code: str
     ends: float
     tries_left: int = WRONG_TRIES
@@ -73,7 +78,8 @@ class PairingDesk:
         if self._keys is None:
             raise UsageError("This server asks for no key (--auth off), so there is nothing to pair. Open its address.")
         code = f"{secrets.randbelow(10**_CODE_DIGITS):0{_CODE_DIGITS}d}"
-        self._offer = _Offer(code=code, ends=self._clock() + LIFETIME_SECONDS)
+        number = 1 if self._offer is None else self._offer.number + 1
+        self._offer = _Offer(number=number, code=code, ends=self._clock() + LIFETIME_SECONDS)
         return code
 
     def shown(self) -> OfferShown | None:
@@ -82,7 +88,7 @@ class PairingDesk:
         if offer is None:
             return None
         left = max(0.0, offer.ends - self._clock())
-        return OfferShown(state=offer.state, seconds=round(left, 1), name=offer.name)
+        return OfferShown(number=offer.number, state=offer.state, seconds=round(left, 1), name=offer.name)
 
     async def exchange(self, code: str, name: str, peer: str) -> tuple[str, str]:
         """A key and its name for a right code. Raises INVALID_PAIRING_CODE or TOO_MANY_ATTEMPTS."""

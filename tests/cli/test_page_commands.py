@@ -94,6 +94,18 @@ async def test_pair_says_when_its_code_is_void(tmp_path: Path) -> None:
     assert "void" in err
 
 
+async def test_pair_does_not_take_the_use_of_a_later_code_for_its_own(tmp_path: Path) -> None:
+    async with running(tmp_path) as server:
+        desk = server.server.page.pairing  # type: ignore[union-attr]
+        waiting = asyncio.create_task(command(tmp_path, "pair", "--wait"))
+        await until(lambda: desk.shown() is not None)
+        await paired(server, desk.offer())
+        code, _, err = await waiting
+
+    assert code == 1
+    assert "Another code was made" in err
+
+
 @pytest.mark.parametrize(
     ("settings", "arguments", "words"),
     [
