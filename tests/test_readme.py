@@ -29,7 +29,9 @@ def test_the_two_commands_are_in_the_makefile() -> None:
     assert all(f"\n{target}:" in (ROOT / "Makefile").read_text() for target in targets)
 
 
-@pytest.mark.parametrize(("language", "word"), [("python", "from openai import OpenAI\n\nkey"), ("sh", "curl http")])
+@pytest.mark.parametrize(
+    ("language", "word"), [("python", "from openai import OpenAI\n\nkey"), ("sh", "/v1/chat/completions \\")]
+)
 def test_a_client_example_gets_an_answer(language: str, word: str, tmp_path: Path) -> None:
     server = Started(tmp_path)
     try:
@@ -43,6 +45,22 @@ def test_a_client_example_gets_an_answer(language: str, word: str, tmp_path: Pat
 
     assert "sim-1b" in ran.stdout
     assert re.search(r"40 tokens|\"completion_tokens\":40", ran.stdout)
+
+
+def test_the_examples_for_other_clients_get_answers(tmp_path: Path) -> None:
+    server = Started(tmp_path, "--profile", "hub")
+    try:
+        code = block("sh", "x-api-key").replace("http://127.0.0.1:8080", server.ready["base_url"].removesuffix("/v1"))
+        environment = {**os.environ, "PATH": PATH, "POCKETSERVER_HOME": str(tmp_path)}
+        ran = subprocess.run(
+            ["sh", "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=True
+        )
+    finally:
+        server.process.kill()
+        server.finish()
+
+    assert '"type":"message"' in ran.stdout
+    assert '"done":true' in ran.stdout
 
 
 def test_the_client_test_of_the_simulator_section_passes(tmp_path: Path) -> None:

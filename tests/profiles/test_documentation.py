@@ -22,14 +22,14 @@ SHOWN = {"openai": "OpenAI", "anthropic": "Anthropic", "ollama": "Ollama"}
 
 
 def table(first: str) -> list[list[str]]:
-    """The cells of the README's table that begins with this head."""
-    lines = README[README.index(first) :].split("\n\n", 1)[0].splitlines()
+    """The cells of the page's table that begins with this head."""
+    lines = PAGE[PAGE.index(first) :].split("\n\n", 1)[0].splitlines()
     rows = [[cell.strip().replace("`", "") for cell in line.strip("|").split("|")] for line in lines]
     return [rows[0], *rows[2:]]
 
 
 def cell(profile: Profile, method: str, path: str) -> str:
-    """What the README must say of a route in a profile."""
+    """What the page must say of a route in a profile."""
     if path not in profile.routes:
         return "–"
     family = profile.error_families[max((way for way in profile.error_families if path.startswith(way)), key=len)]
@@ -61,7 +61,7 @@ def test_the_table_of_statuses_is_that_of_the_error_tables() -> None:
 def test_the_profiles_that_differ_from_it_are_named() -> None:
     for name in profile_names():
         profile = load_profile(name)
-        said = README[README.index("`pocketllm` differs in two") :].split("\n\n", 1)[0].replace("\n", " ")
+        said = PAGE[PAGE.index("`pocketllm` differs in two") :].split("\n\n", 1)[0].replace("\n", " ")
         for code, status in profile.statuses.items():
             assert f"`{code.value}` is {status}" in said
         for code, word in profile.codes.items():
@@ -84,7 +84,7 @@ def blocks() -> Mapping[str, str]:
 
 
 def test_every_profile_has_its_chapter_and_its_commands() -> None:
-    assert sorted(re.findall(r"^## (\w+)", PAGE, re.MULTILINE)) == sorted(blocks()) == profile_names()
+    assert sorted(re.findall(r"^## (\w+)$", PAGE, re.MULTILINE)) == sorted(blocks()) == profile_names()
 
 
 @pytest.mark.parametrize("profile", profile_names())
