@@ -9,6 +9,7 @@ replica and two is then the way there alone. One server in front of both, client
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
 import secrets
@@ -47,16 +48,13 @@ class Measured:
 async def ask(session: aiohttp.ClientSession, number: int, into: Measured) -> None:
     body = {"model": "default", "messages": [{"role": "user", "content": f"question {number}"}], "stream": True}
     began = time.monotonic()
-    times: list[float] = []
     async with session.post("/v1/chat/completions", json={**body, "max_tokens": TOKENS}) as answer:
-        async for line in answer.content:
-            if b'"content":"' in line:
-                times.append(time.monotonic())
+        times = [time.monotonic() async for line in answer.content if b'"content":"' in line]
     if len(times) < TOKENS // 2:
         raise SystemExit(f"{into.name}: an answer broke off (status {answer.status})")
     into.tokens += TOKENS
     into.first_ms.append((times[0] - began) * 1000)
-    into.gap_ms += [(later - earlier) * 1000 for earlier, later in zip(times, times[1:], strict=False)]
+    into.gap_ms += [(later - earlier) * 1000 for earlier, later in itertools.pairwise(times)]
 
 
 async def measure(name: str, served: Process, *, clients: int, answers: int) -> Measured:
@@ -121,9 +119,7 @@ async def _rows(answers: int) -> list[Measured]:
 
 
 def _report(rows: list[Measured], answers: int) -> None:
-    print(
-        f"The simulator at {RATE:g} tokens a second a replica, answers of {TOKENS} tokens, {answers} of {CLIENTS} clients"
-    )
+    print(f"The simulator at {RATE:g} tokens a second a replica, {answers} answers of {TOKENS} tokens")
     print(f"{'':34}{'tokens/s':>10}{'first token, ms':>18}{'gap, ms':>10}{'longest gap, ms':>18}")
     for row in rows:
         first, gap = statistics.median(row.first_ms), statistics.median(row.gap_ms)
