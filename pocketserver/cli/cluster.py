@@ -7,6 +7,7 @@ import typer
 from pocketserver import settings
 
 app = typer.Typer(
+    add_completion=False,
     help="The engine as replicas in a Ray cluster: deploy them, remove them.",
     no_args_is_help=True,
     rich_markup_mode=None,

@@ -13,7 +13,7 @@ Option = typer.Option
 def serve(
     ctx: typer.Context,
     profile: Annotated[str | None, Option(help="Which product to be: pocketllm (default), …")] = None,
-    engine: Annotated[str | None, Option(help="llama (a real model), sim (scripted) or upstream.")] = None,
+    engine: Annotated[str | None, Option(help="llama (a real model), sim (scripted), upstream or ray.")] = None,
     upstream: Annotated[
         list[str] | None, Option(help="Another server's base URL, to stand in front of; more than one may be given.")
     ] = None,

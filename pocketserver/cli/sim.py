@@ -12,7 +12,10 @@ from pocketserver.cli.servers import Json, Pid, Port, ask, chosen_server
 from pocketserver.errors import StartupError, UsageError
 
 app = typer.Typer(
-    help="The simulator: the same server on a scripted engine.", no_args_is_help=True, rich_markup_mode=None
+    add_completion=False,
+    help="The simulator: the same server on a scripted engine.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 app.command("serve")(serve)
 Words = Annotated[list[str], typer.Argument(help="NAME=VALUE pairs; values are JSON or plain words.")]

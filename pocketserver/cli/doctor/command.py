@@ -41,7 +41,7 @@ _COLOURS = {Level.OK: "green", Level.HINT: "blue", Level.WARNING: "yellow", Leve
 
 def doctor(
     profile: Annotated[str | None, typer.Option(help="Which product would be served.")] = None,
-    engine: Annotated[str | None, typer.Option(help="llama, sim or upstream.")] = None,
+    engine: Annotated[str | None, typer.Option(help="llama, sim, upstream or ray.")] = None,
     model: Annotated[str | None, typer.Option(help="The model that would be served.")] = None,
     host: Annotated[str | None, typer.Option(help="The address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="The port to listen on.")] = None,
