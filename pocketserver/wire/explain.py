@@ -105,7 +105,8 @@ def _may_be(api: str, given: Mapping[str, JsonValue]) -> bool:
     """Whether tools and roles are of this API's shape; top-level fields are compared elsewhere."""
     for_anthropic = api == "messages"
     messages, tools = _objects(given.get("messages")), _objects(given.get("tools"))
-    if any((message.get("role") in _NOT_OF_ANTHROPIC) and for_anthropic for message in messages):
+    roles = [role for message in messages if isinstance(role := message.get("role"), str)]
+    if for_anthropic and not _NOT_OF_ANTHROPIC.isdisjoint(roles):
         return False
     return not any(("input_schema" in tool) is not for_anthropic for tool in tools if _tells(tool))
 

@@ -7,6 +7,7 @@ from typing import TypeAlias, TypeVar
 
 import msgspec
 
+from pocketserver.chat import JsonValue
 from pocketserver.errors import Code, Refusal
 
 T = TypeVar("T")
@@ -16,6 +17,8 @@ _NO_WORDS: Mapping[str, str] = MappingProxyType({})
 _NOTHING = frozenset({b"null", b"{}", b"[]"})
 """Values that ask for nothing."""
 
+_MANY_DIGITS = re.compile(rb"[0-9]{19}")
+"""So many may be an integer beyond 64 bits, which nothing that carries a request on can hold (MessagePack)."""
 _PLACE = re.compile(r"(?s)(.*) - at `(key in )?\$\.?(.*)`$")
 
 
@@ -27,7 +30,8 @@ def decode(body: bytes, kind: type[T], *, required: str) -> T:
     """
     _check_utf8(body)
     try:
-        return msgspec.json.decode(body, type=kind)
+        found = msgspec.json.decode(body, type=kind)
+        return msgspec.json.decode(_rounded(body), type=kind) if _MANY_DIGITS.search(body) else found
     except msgspec.ValidationError as error:
         raise _field_refusal(str(error), required) from error
     except (msgspec.DecodeError, RecursionError) as error:
@@ -48,6 +52,24 @@ def tell_unread(body: bytes, kind: type[msgspec.Struct], warn: Warn, *, words: M
 
 def invalid(param: str, message: str) -> Refusal:
     return Refusal(Code.INVALID_PARAMETER, message, param=param)
+
+
+def _rounded(body: bytes) -> bytes:
+    """The same document with floats for integers beyond 64 bits, as JavaScript reads them. Raises RecursionError."""
+    return msgspec.json.encode(_within_64_bits(msgspec.json.decode(body)))
+
+
+def _within_64_bits(value: JsonValue) -> JsonValue:
+    if isinstance(value, dict):
+        return {key: _within_64_bits(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_within_64_bits(inner) for inner in value]
+    if not isinstance(value, int) or -(2**63) <= value < 2**64:
+        return value
+    try:
+        return float(value)
+    except OverflowError:
+        raise Refusal(Code.INVALID_JSON, "The body holds an integer beyond 1e308. Send smaller numbers.") from None
 
 
 def _check_utf8(body: bytes) -> None:

@@ -96,6 +96,13 @@ async def test_an_ambiguous_body_is_a_400_that_says_how_to_name_its_api(
     assert "?api=" in refused.message
 
 
+async def test_a_role_that_is_no_text_is_refused_like_any_other(hub: Page) -> None:
+    for role in ([], {}, 7):
+        refused = await hub.post(EXPLAIN, {"messages": [{"role": role, "content": "hi"}], "max_tokens": 5})
+
+        assert refused.status == 400, role
+
+
 async def test_a_word_that_names_no_api_is_refused(hub: Page) -> None:
     refused = await hub.post(f"{EXPLAIN}?api=soap", BODIES["chat"])
 

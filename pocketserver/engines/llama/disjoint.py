@@ -4,6 +4,7 @@ llguidance takes `oneOf` only where its options exclude one another, and does no
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -15,6 +16,8 @@ Node: TypeAlias = Mapping[str, JsonValue]
 _ALL_TYPES = frozenset({"object", "array", "string", "number", "integer", "boolean", "null"})
 _DEPTH = 8
 _MOST_COMPARISONS = 5_000
+_INDEX = re.compile("[0-9]{1,9}")
+"""A place in a list; Python would read more digits than ASCII has, and refuse thousands of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +103,7 @@ def pointed(root: JsonValue, reference: JsonValue) -> JsonValue:
     node = root
     for part in reference[1:].split("/")[1:]:
         name = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(node, list) and name.isdigit() and int(name) < len(node):
+        if isinstance(node, list) and _INDEX.fullmatch(name) and int(name) < len(node):
             node = node[int(name)]
         elif isinstance(node, Mapping) and name in node:
             node = node[name]
@@ -135,7 +138,7 @@ def _types_of(value: JsonValue) -> tuple[str, ...]:
     if isinstance(value, bool):
         return ("boolean",)
     if isinstance(value, int | float):
-        return ("integer", "number") if float(value).is_integer() else ("number",)
+        return ("integer", "number") if isinstance(value, int) or value.is_integer() else ("number",)
     kinds = ((str, "string"), (Mapping, "object"), (list, "array"))
     return (next((name for kind, name in kinds if isinstance(value, kind)), "null"),)
 

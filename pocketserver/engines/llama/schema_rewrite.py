@@ -42,7 +42,7 @@ def rewrite(node: dict[str, JsonValue], root: Mapping[str, JsonValue]) -> None:
     for keyword, values in HARMLESS.items():
         if keyword in node and node[keyword] in values:
             del node[keyword]
-    if node.get("format") in _HINT_FORMATS:
+    if isinstance(node.get("format"), str) and node["format"] in _HINT_FORMATS:
         del node["format"]
     if isinstance(node.get("pattern"), str):
         node["pattern"] = SAME_PATTERNS.get(node["pattern"], node["pattern"])

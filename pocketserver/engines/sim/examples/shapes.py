@@ -1,5 +1,6 @@
 """Objects and arrays of one alternative: which places they have and what each place demands."""
 
+import sys
 from collections.abc import Iterator
 from itertools import chain
 
@@ -53,7 +54,8 @@ def patterns(alternative: Alternative) -> tuple[str, ...]:
 
 def counts(alternative: Alternative, of: str) -> tuple[int, int | None]:
     """The least and greatest number of `Items` or `Properties`; None is without end."""
-    return max(alternative.values(f"min{of}"), default=0), min(alternative.values(f"max{of}"), default=None)
+    least, most = max(alternative.values(f"min{of}"), default=0), min(alternative.values(f"max{of}"), default=None)
+    return min(least, sys.maxsize), most if most is None else min(most, sys.maxsize)
 
 
 def described_items(alternative: Alternative) -> int:
