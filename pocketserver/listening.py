@@ -55,7 +55,8 @@ def _bind(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
         listener.close()
         if error.errno == errno.EADDRINUSE:
             message = (
-                f"Port {port} is taken by another program. Choose another with --port, or any free one with --port 0."
+                f"Port {port} is taken; `pocketserver doctor --port {port}` tells by what. Choose another with --port, "
+                "or any free one with --port 0."
             )
             raise PortTaken(message) from error
         if error.errno in (errno.EADDRNOTAVAIL, errno.EACCES) or isinstance(error, socket.gaierror):
