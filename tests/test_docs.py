@@ -5,8 +5,11 @@ What can run does so in the tests beside this one (test_readme, and test_documen
 
 import ast
 import json
+import os
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,11 +20,13 @@ import typer.main
 import yaml
 
 from pocketserver.cli.main import app
+from tests.test_serve_command import Started
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "examples" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 COMMAND = re.compile(r"(?<![\w./-])(?:pocketserver|make) [^|)\n`]*")
+PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 CHECKED_ELSEWHERE = {"", "promql"}
 """Output, diagrams and wire examples; queries, which promtool reads."""
 
@@ -110,6 +115,34 @@ def test_every_page_of_docs_is_linked() -> None:
     text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
     for page in (ROOT / "docs").glob("*.md"):
         assert f"{page.name})" in text or f"{page.name}#" in text, page.name
+
+
+@pytest.mark.parametrize("page", ["docs/security.md", "docs/metrics.md"])
+def test_its_commands_about_keys_work(page: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "PATH": PATH, "POCKETSERVER_HOME": str(tmp_path)}
+    lines = [line for block in blocks(ROOT / page, "sh") for line in block.splitlines()]
+    assert lines
+    for line in lines:
+        assert line.startswith("pocketserver key ")
+        ran = subprocess.run(["sh", "-c", line], env=environment, capture_output=True, text=True, check=False)
+        assert ran.returncode == 0, (line, ran.stderr)
+
+
+def test_the_commands_of_the_examples_readme_work(tmp_path: Path) -> None:
+    [block] = blocks(ROOT / "examples" / "README.md", "sh")
+    server = Started(tmp_path, environment={"POCKETSERVER_MDNS": "false"})
+    try:
+        code = block.replace("http://127.0.0.1:8080/v1", server.ready["base_url"])
+        environment = {**os.environ, "PATH": PATH, "POCKETSERVER_HOME": str(tmp_path)}
+        ran = subprocess.run(
+            ["sh", "-ec", code], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+        )
+    finally:
+        server.process.kill()
+        server.finish()
+
+    assert ran.returncode == 0, ran.stderr
+    assert "error: model_not_found" in ran.stdout
 
 
 def test_the_programs_settings_are_those_that_were_tried() -> None:

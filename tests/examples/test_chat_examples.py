@@ -30,7 +30,7 @@ def said_by(name: str, base_url: str, key: str) -> dict[str, str]:
     """What an example printed, by the word before each colon. Skipped where its language is not installed."""
     command = PROGRAMS[name]
     if name == "powershell/chat.ps1" and shutil.which("pwsh") is None:
-        pytest.skip("pwsh is not installed; test_powershell.py compares its requests with the curl example's")
+        pytest.skip("pwsh is not installed; test_sources.py compares its requests with the curl example's")
     needs(command[0], *(["curl", "jq"] if command[0] == "sh" else []))
     folder = (EXAMPLES / name).parent
     if command[0] == "node":
