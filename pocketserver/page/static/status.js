@@ -167,7 +167,7 @@ function renderLast(last) {
 
 function deviceRow({ address, key, requests, ago: when }) {
   const holder = key === null ? "no key" : `key ${key}`;
-  return el("li", {}, el("strong", {}, address), ` ${holder} · ${number(requests)} requests · ${when}`);
+  return el("li", {}, el("strong", {}, address), ` ${holder} · requests: ${number(requests)} · ${when}`);
 }
 
 function errorRow({ failure, advice, ago: when }) {
