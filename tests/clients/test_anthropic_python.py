@@ -117,7 +117,7 @@ async def test_a_count_is_what_the_answer_reports(client: AsyncAnthropic) -> Non
     counted = await client.messages.count_tokens(**asked)
     answered = await client.messages.create(**asked, max_tokens=1)
     assert counted.input_tokens == total(answered.usage)
-    assert counted.to_dict() == {"input_tokens": counted.input_tokens}
+    assert counted.to_dict().keys() == {"input_tokens", "warnings"}, "this profile tells what it ignored"
     longer = await client.messages.count_tokens(**{**asked, "system": "Be brief and kind, and never rude."})
     assert longer.input_tokens > counted.input_tokens
 
