@@ -213,7 +213,10 @@ class RoomHost:
         identity = self._keys.find_by(fits, scope=SCOPE)
         if identity is None:
             self._note_wrong(peer)
-            raise _Unwelcome(Reason.WRONG_KEY, "That key is not good for this room.")
+            raise _Unwelcome(
+                Reason.WRONG_KEY,
+                "That key is not good for this room. Its host makes one with `pocketserver key new NAME`.",
+            )
         if not self.open or len(self._seats) >= MOST_GUESTS:
             raise _Unwelcome(Reason.FULL, "The room is full or closed.")
         you = self._free_name(hello.name)
