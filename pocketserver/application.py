@@ -111,6 +111,7 @@ def model_access(server: Server) -> ModelAccess:
             required=profile.model_required,
             switching=settings.switching or settings.engine == "upstream",
             prefix=profile.model_prefix,
+            stored=None if server.library is None else server.library.find,
         ),
         client_seconds=settings.client_seconds,
         max_packed_bytes=settings.max_packed_bytes,

@@ -24,6 +24,7 @@ from pocketserver.chat import (
     Usage,
 )
 from pocketserver.errors import Code, Refusal
+from pocketserver.models.stored import StoredModel
 
 MOST_WARNINGS = 64
 VIA_HEADER = "x-pocketserver-via"
@@ -216,7 +217,8 @@ class ModelNames:
 
     `generic` names (`gpt-*` fits all that begin so) mean the loaded model, whatever it is. With `required` a request
     must name its model. With `switching` every installed model can be had, and a name without a tag means `:latest`.
-    `prefix` stands before every id that clients see (`pooled/`).
+    `prefix` stands before every id that clients see (`pooled/`). `stored` finds a model by any way to say its name, a
+    broken one too.
     """
 
     installed: Callable[[], Awaitable[Sequence[ModelInfo]]]
@@ -225,6 +227,7 @@ class ModelNames:
     required: bool = False
     switching: bool = False
     prefix: str = ""
+    stored: Callable[[str], Awaitable[StoredModel | None]] | None = None
 
     async def resolve(self, name: str | None, answer: Answer | None = None) -> str:
         """The id of the model to ask. Raises MODEL_NOT_FOUND, or INVALID_PARAMETER where a name is required.
@@ -236,8 +239,7 @@ class ModelNames:
         loaded = self.loaded()
         if loaded is not None and (name is None or name == self.prefix + loaded):
             return loaded
-        found = await self._installed_as(name) if self.switching and name is not None else None
-        if found is not None:
+        if self.switching and name is not None and (found := await self._installed_as(name)) is not None:
             return found
         if loaded is not None and name is not None and self._is_generic(name):
             if answer is not None:
@@ -255,9 +257,16 @@ class ModelNames:
     async def _installed_as(self, name: str) -> str | None:
         ids = {model.id for model in await self.installed()}
         wanted = name.removeprefix(self.prefix)
-        return next((word for word in _spellings(wanted) if word in ids), None)
+        found = next((word for word in _spellings(wanted) if word in ids), None)
+        if found is None and self.stored is not None and (stored := await self.stored(wanted)) is not None:
+            return stored.id if stored.problem is None else None
+        return found
 
     async def _not_found(self, name: str | None, loaded: str | None) -> Refusal:
+        stored = None if self.stored is None or name is None else await self.stored(name.removeprefix(self.prefix))
+        if stored is not None and stored.problem is not None:
+            message = f"The model {_shown(name)} cannot be loaded: {stored.problem}"
+            return Refusal(Code.MODEL_NOT_FOUND, message, param="model")
         known = not self.switching and any(self.shown(model.id) == name for model in await self.installed())
         reason = "is not loaded" if known else "does not exist here"
         use = "Install one first" if loaded is None else f"Use {self.shown(loaded)!r}"
