@@ -102,8 +102,8 @@ class GuestLink:
     def __init__(self, options: LinkOptions, finders: Sequence[Find]) -> None:
         self.state = LinkState.LOOKING
         self.reason = (
-            "The room's host has not been found yet, and is still looked for. Check the code, or give the host's address "
-            "with --url."
+            "The room's host has not been found yet, and is still looked for. Check the code, or give the host's "
+            "address with --url."
         )
         """Why there is no link, as a sentence."""
         self.host = ""
