@@ -48,7 +48,10 @@ def _application(control: Control, token: str) -> web.Application:
         given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
         if not hmac.compare_digest(given, expected):
             return _json({"error": "The control token is missing or wrong."}, status=401)
-        response: web.StreamResponse = await handler(request)
+        try:
+            response: web.StreamResponse = await handler(request)
+        except msgspec.DecodeError as error:
+            return _json({"error": f"The body cannot be read: {error}."}, status=400)
         return response
 
     async def status(_request: web.Request) -> web.Response:

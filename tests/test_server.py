@@ -14,6 +14,7 @@ import pytest_asyncio
 from pocketserver.chat import EngineState
 from pocketserver.engines.sim.engine import SimEngine, SimOptions
 from pocketserver.errors import Code, Refusal
+from tests.room.rooming import hosting
 from tests.serving import FAST, Running, running
 from tests.waiting import until
 
@@ -361,6 +362,17 @@ async def test_the_control_listener_asks_for_its_own_token(server: Running) -> N
         for headers in ({}, server.headers):
             async with stranger.post(f"{server.server.control_url}/stop", headers=headers) as response:
                 assert response.status == 401
+
+
+async def test_a_control_request_that_cannot_be_read_is_told_so(tmp_path: Path) -> None:
+    async with hosting(tmp_path) as host, aiohttp.ClientSession() as owner:
+        server = host.running.server
+        token = {"Authorization": f"Bearer {server.control_token}"}
+        for word in ("kick", "close", "clients"):
+            for body in (b"{", b"[]", b'{"name": 1}'):
+                async with owner.post(f"{server.control_url}/room/{word}", headers=token, data=body) as response:
+                    assert response.status == 400
+                    assert "cannot be read" in (await response.json())["error"]
 
 
 async def test_a_fault_of_ours_is_a_500_without_a_traceback(tmp_path: Path) -> None:
