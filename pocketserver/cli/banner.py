@@ -118,6 +118,8 @@ async def follow_loading(server: Server) -> None:
 
 def loaded(status: EngineStatus) -> str:
     """What became of loading the model."""
+    if status.state is EngineState.NO_MODEL and status.loads_on_request and status.problem is None:
+        return "The model is loaded by the first request that asks for it"
     if status.state is not EngineState.READY:
         return f"No model: {status.problem}"
     safe = " (in safe mode: this processor crashes with repacked weights)" if status.safe_mode else ""

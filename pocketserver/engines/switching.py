@@ -75,11 +75,14 @@ class SwitchingEngine:
         self._expires_at: float | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
+        self._first_is_due = False
+        """The model of the start is still being looked for or made."""
 
     @property
     def status(self) -> EngineStatus:
         if self._engine is None or self._model is None:
-            return EngineStatus(state=EngineState.NO_MODEL, loads_on_request=not self._closed)
+            state = EngineState.LOADING if self._first_is_due else EngineState.NO_MODEL
+            return EngineStatus(state=state, loads_on_request=not self._closed)
         status = self._engine.status
         model = None if status.model is None else self._model.id
         return msgspec.structs.replace(status, model=model, loads_on_request=not self._closed)
@@ -92,6 +95,7 @@ class SwitchingEngine:
 
     async def start(self) -> None:
         if self._first is not None:
+            self._first_is_due = True
             self._spawn(self._load_first(self._first))
 
     async def close(self) -> None:
@@ -201,6 +205,8 @@ class SwitchingEngine:
             await self.load_model(model)
         except Refusal as refusal:
             logger.warning("The model %s could not be loaded: %s", model, refusal.message)
+        finally:
+            self._first_is_due = False
 
     def _expire_in(self, keep_alive: float | None) -> None:
         """Unload after so many seconds without a request; negative is never."""
