@@ -85,6 +85,7 @@ class RecordingEngine:
         self._folder = folder
         self._redact = redact
         self._warn = warn
+        self._writing: set[asyncio.Task[None]] = set()
 
     @property
     def status(self) -> EngineStatus:
@@ -98,6 +99,8 @@ class RecordingEngine:
 
     async def close(self) -> None:
         await self.inner.close()
+        if self._writing:
+            await asyncio.wait(tuple(self._writing))
 
     async def count(self, request: GenerationRequest) -> int:
         return await self.inner.count(request)
@@ -134,7 +137,14 @@ class RecordingEngine:
             raise
         finally:
             if tape.ended:
-                await self._write(tape)
+                await self._keep(tape)
+
+    async def _keep(self, tape: "_Tape") -> None:
+        """Write, although a client that has all it wants may leave meanwhile, which cancels whoever waits here."""
+        writing = asyncio.create_task(self._write(tape), name="recording")
+        self._writing.add(writing)
+        writing.add_done_callback(self._writing.discard)
+        await asyncio.shield(writing)
 
     async def _write(self, tape: "_Tape") -> None:
         recording = redacted(tape.recording(self.inner), self._redact)

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import stat
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,7 @@ from pocketserver.errors import Code, Refusal, StartupError
 from pocketserver.telemetry.log_lines import Redaction
 from tests.clients.engines import ENGINES, make_engine
 from tests.serving import FAST, Running, running
+from tests.waiting import until
 
 SECRET = "sk-recorded-nowhere"
 
@@ -282,3 +285,21 @@ async def test_every_client_meets_the_recording_and_faults_strike_it(tmp_path: P
     assert whole.choices[0].message.content == said
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == said
     assert len(chunks) > 20
+
+
+async def test_an_answer_is_kept_although_its_client_leaves_right_behind_its_end(tmp_path: Path) -> None:
+    """The disk is busy when the client leaves: whoever waits for the file is cancelled, the file is not."""
+    engine, busy = recorder(tmp_path), threading.Event()
+    await engine.start()
+    with ThreadPoolExecutor(1) as threads:
+        asyncio.get_running_loop().set_default_executor(threads)
+        holding = asyncio.get_running_loop().run_in_executor(None, busy.wait)
+        client = asyncio.create_task(read(engine, asking()))
+        await until(lambda: bool(engine._writing))
+        client.cancel()
+        await asyncio.gather(client, return_exceptions=True)
+        assert client.cancelled()
+        busy.set()
+        await holding
+        await engine.close()
+    assert len(load_recordings(tmp_path)) == 1

@@ -19,7 +19,7 @@ PROBE_SECONDS = 5.0
 MAX_BODY_BYTES = 32 * 1024 * 1024
 REUSE_SECONDS = 4.0
 """How long an idle connection is kept: shorter than the 5 seconds after which uvicorn's servers end theirs."""
-LAST_WORDS_SECONDS = 0.05
+LAST_WORDS_SECONDS = 1.0
 _FAULTS = (aiohttp.ClientError, OSError, TimeoutError)
 _BAD_IN_A_ROW = 2
 
@@ -55,6 +55,8 @@ class Endpoint:
         self._failures = 0
         self._known = False
         self._session: aiohttp.ClientSession | None = None
+        self._settling: dict[aiohttp.ClientResponse, asyncio.Task[None]] = {}
+        """Answers whose last event has come, and who reads what is left of their bodies."""
 
     @property
     def healthy(self) -> bool:
@@ -113,7 +115,14 @@ class Endpoint:
             self.outcomes["accepted"] += 1
             yield response
         finally:
-            response.close()
+            if response not in self._settling:
+                response.close()
+
+    def settle(self, response: aiohttp.ClientResponse) -> None:
+        """Its last event has come: read its body to the end beside everything else, so that nobody waits for that."""
+        task = asyncio.create_task(_read_to_end(response), name="upstream-last-words")
+        self._settling[response] = task
+        task.add_done_callback(lambda _: self._settling.pop(response, None))
 
     async def _posted(self, url: str, data: bytes, headers: Mapping[str, str]) -> aiohttp.ClientResponse:
         """A server may end an idle connection just when it is used again: then, and only then, once more."""
@@ -148,6 +157,10 @@ class Endpoint:
                 raise
 
     async def close(self) -> None:
+        for task in self._settling.values():
+            task.cancel()
+        if self._settling:
+            await asyncio.wait(set(self._settling.values()))
         session, self._session = self._session, None
         if session is not None:
             await session.close()
@@ -191,14 +204,16 @@ def _noting_reuse() -> aiohttp.TraceConfig:
     return trace
 
 
-async def read_to_end(response: aiohttp.ClientResponse) -> None:
-    """Take what comes behind the last event, so that the connection can be used again. Nobody waits long for it."""
+async def _read_to_end(response: aiohttp.ClientResponse) -> None:
+    """Take what comes behind the last event, so that the connection can be used again; close it if that takes long."""
     try:
         async with asyncio.timeout(LAST_WORDS_SECONDS):
             async for _ in response.content.iter_any():
                 pass
     except _FAULTS:
-        response.close()
+        pass
+    finally:
+        response.close()  # nothing happens to one that was read to its end
 
 
 async def whole_body(response: aiohttp.ClientResponse) -> bytes:

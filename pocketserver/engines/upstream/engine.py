@@ -23,7 +23,7 @@ from pocketserver.engines.engine import EventStream
 from pocketserver.engines.upstream import faults
 from pocketserver.engines.upstream.body import cannot, path_and_body
 from pocketserver.engines.upstream.chunks import ChunkReader
-from pocketserver.engines.upstream.endpoint import Endpoint, read_to_end, whole_body
+from pocketserver.engines.upstream.endpoint import Endpoint, whole_body
 from pocketserver.engines.upstream.faults import UpstreamFault
 from pocketserver.engines.upstream.sse_reader import SseReader, TooLongError
 
@@ -133,8 +133,6 @@ class UpstreamEngine:
             reading = asyncio.create_task(exchange.read(), name="upstream-answer")
             try:
                 yield stream
-                if exchange.ended:
-                    await asyncio.wait([reading])
             finally:
                 reading.cancel()
                 await asyncio.wait([reading])
@@ -201,8 +199,6 @@ class _Exchange:
         *,
         idle_seconds: float,
     ) -> None:
-        self.ended = False
-        """Whether the whole answer is in the stream; what is still to come is nobody's."""
         self._waiting = list(endpoints)
         self._path = path
         self._body = body
@@ -264,14 +260,14 @@ class _Exchange:
 
     async def _read_with(self, reader: ChunkReader) -> None:
         assert self._response is not None, "opened"
+        assert self._endpoint is not None, "opened"
         if self._response.content_type == "text/event-stream":
             last = await self._read_events(self._response, reader)
         else:
             last = [*reader.read_document(await whole_body(self._response)), *reader.end()]
         await self._put(last)
-        self.ended = True
+        self._endpoint.settle(self._response)
         self._stream.close()
-        await read_to_end(self._response)
 
     async def _read_events(self, response: aiohttp.ClientResponse, reader: ChunkReader) -> list[Event]:
         """Put all events but the last ones into the stream."""

@@ -13,9 +13,10 @@ import psutil
 import pytest
 from aiohttp import web
 
+from pocketserver.engines.upstream.engine import UpstreamEngine, UpstreamOptions
 from tests.engines.upstream.fake import MODELS, STREAM_HEAD, Asked, plain, saying
 from tests.engines.upstream.gateway import BODIES, HI, answered_by, in_front_of
-from tests.serving import running
+from tests.serving import Running, running
 from tests.waiting import until
 
 DATA = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
@@ -71,6 +72,33 @@ async def lasting() -> AsyncIterator[Lasting]:
         await runner.cleanup()
 
 
+async def settled(server: Running) -> None:
+    """Wait until the last bytes of all answers have come; nobody else does."""
+    engine = server.server.engine
+    assert isinstance(engine, UpstreamEngine)
+    await until(lambda: not any(endpoint._settling for endpoint in engine._endpoints))
+
+
+async def test_a_client_that_leaves_after_the_last_event_was_answered(tmp_path: Path) -> None:
+    """Its upstream says all, and then does not end its body."""
+
+    async def lingering(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        writer.write(STREAM_HEAD + DATA + END)
+        await writer.drain()
+        await asyncio.wait_for(asked.left.wait(), 60)
+
+    async with answered_by(tmp_path, lingering) as (upstream, session, server):
+        for number in range(1, 4):
+            async with session.post(CHAT, json={"messages": HI, "stream": True}) as answer:
+                async for line in answer.content:
+                    if line.startswith(b"data: [DONE]"):
+                        break
+                answer.close()
+            exchange = await server.exchange(number)
+            assert (exchange.status, exchange.error) == (200, None)
+        await asyncio.wait_for(upstream.asked[0].left.wait(), 20)
+
+
 @pytest.mark.parametrize("path", BODIES)
 async def test_a_stream_read_to_its_end_leaves_its_connection_to_the_next(tmp_path: Path, path: str) -> None:
     async with lasting() as upstream, in_front_of(tmp_path, f"http://127.0.0.1:{upstream.port}/v1") as server:
@@ -79,6 +107,7 @@ async def test_a_stream_read_to_its_end_leaves_its_connection_to_the_next(tmp_pa
                 async with session.post(path, json={**BODIES[path], "stream": stream}) as answer:
                     assert answer.status == 200
                     await answer.read()
+                await settled(server)
         assert len(upstream.seen) == 4
         assert len(set(upstream.seen)) == 1
 
@@ -105,6 +134,7 @@ async def test_an_idle_connection_that_the_upstream_ends_costs_nobody_anything(t
             for _ in range(3):
                 async with session.post(CHAT, json={"messages": HI}) as answer:
                     assert answer.status == 200
+                await settled(server)
         assert len(upstream.seen) == 5, "twice an old connection, and then a new one"
 
 
@@ -273,8 +303,6 @@ async def test_an_upstream_without_a_list_of_models_serves_the_one_that_the_sett
     await site.start()
     port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
     try:
-        from pocketserver.engines.upstream.engine import UpstreamEngine, UpstreamOptions
-
         engine = UpstreamEngine(UpstreamOptions(base_urls=(f"http://127.0.0.1:{port}/v1",), model="only"))
         async with running(tmp_path, engine, profile="hub", mdns=False) as server, server.session() as session:
             async with session.post(CHAT, json={"messages": HI}) as answer:
