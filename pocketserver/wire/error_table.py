@@ -12,8 +12,7 @@ _HEADERS: Mapping[Code, Mapping[str, str]] = {
     Code.MISSING_API_KEY: {"WWW-Authenticate": "Bearer"},
     Code.INVALID_API_KEY: {"WWW-Authenticate": 'Bearer error="invalid_token"'},
     Code.UNSUPPORTED_ENCODING: {"Accept-Encoding": "gzip, deflate, identity"},
-    # The SDKs retry every 5xx: that would undo the owner's Stop, and the other two do not pass by themselves.
-    Code.REQUEST_CANCELLED: {"x-should-retry": "false"},
+    # The SDKs retry every 5xx; these two do not pass by themselves.
     Code.INSUFFICIENT_MEMORY: {"x-should-retry": "false"},
     Code.CONTEXT_ALLOCATION_FAILED: {"x-should-retry": "false"},
 }

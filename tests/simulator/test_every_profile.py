@@ -74,7 +74,6 @@ HEADERS = {
     "missing_api_key": ("WWW-Authenticate", "Bearer"),
     "invalid_api_key": ("WWW-Authenticate", 'Bearer error="invalid_token"'),
     "method_not_allowed": ("Allow", "POST"),
-    "request_cancelled": ("x-should-retry", "false"),
     "insufficient_memory": ("x-should-retry", "false"),
     "context_allocation_failed": ("x-should-retry", "false"),
 }
