@@ -265,8 +265,8 @@ class _Exchange:
             last = await self._read_events(self._response, reader)
         else:
             last = [*reader.read_document(await whole_body(self._response)), *reader.end()]
+        self._endpoint.settle(self._response)  # first: whoever has read the end leaves, and that ends this task
         await self._put(last)
-        self._endpoint.settle(self._response)
         self._stream.close()
 
     async def _read_events(self, response: aiohttp.ClientResponse, reader: ChunkReader) -> list[Event]:
