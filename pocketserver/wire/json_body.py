@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -31,7 +31,7 @@ def decode(body: bytes, kind: type[T], *, required: str) -> T:
     _check_utf8(body)
     try:
         found = msgspec.json.decode(body, type=kind)
-        return msgspec.json.decode(_rounded(body), type=kind) if _MANY_DIGITS.search(body) else found
+        return msgspec.convert(_rounded(body), type=kind) if _MANY_DIGITS.search(body) else found
     except msgspec.ValidationError as error:
         raise _field_refusal(str(error), required) from error
     except (msgspec.DecodeError, RecursionError) as error:
@@ -54,9 +54,13 @@ def invalid(param: str, message: str) -> Refusal:
     return Refusal(Code.INVALID_PARAMETER, message, param=param)
 
 
-def _rounded(body: bytes) -> bytes:
-    """The same document with floats for integers beyond 64 bits, as JavaScript reads them. Raises RecursionError."""
-    return msgspec.json.encode(_within_64_bits(msgspec.json.decode(body)))
+def _rounded(body: bytes) -> dict[str, JsonValue]:
+    """The same object with floats for integers beyond 64 bits, as JavaScript reads them. Raises RecursionError.
+
+    A field's own number stays as it is: whoever reads the field knows what is too large, and says so by its name.
+    """
+    fields = msgspec.json.decode(body, type=dict[str, Any])
+    return {name: value if isinstance(value, int) else _within_64_bits(value) for name, value in fields.items()}
 
 
 def _within_64_bits(value: JsonValue) -> JsonValue:
