@@ -13,7 +13,7 @@ import numpy.typing as npt
 from pocketserver.chat import AnyJsonObject, Constraint, Grammar, JsonSchema, JsonValue
 from pocketserver.engines.llama.frames import SCHEMA_PARAM
 from pocketserver.engines.llama.model import Vocabulary
-from pocketserver.engines.llama.schema_check import Path, SchemaFault, children, prepared, shown
+from pocketserver.engines.llama.schema_check import Path, SchemaFault, children, prepared, shown, subschemas
 from pocketserver.errors import Code, Refusal
 
 MAX_GRAMMAR_BYTES = 256 * 1024
@@ -23,6 +23,13 @@ _SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator
 _LIMITS = llguidance.LLParserLimits(max_items_in_row=20_000, verbose_errors=False)
 """500 optional properties need more than the 2,000 items that are the library's limit."""
 _SEARCH_SECONDS = 1.0
+_DAY = (
+    "(?:[0-9]{4}-(?:(?:0[13-9]|1[0-2])-[0-9]{2}|02-(?:[01][0-9]|2[0-8]))"
+    "|(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29)"
+)
+_TIME = "[0-9]{2}:[0-9]{2}:[0-5][0-9]"
+_REAL_TIMES: Mapping[str, str] = {"date": f"^{_DAY}", "time": f"^{_TIME}", "date-time": f"^{_DAY}[Tt]{_TIME}"}
+"""How values of these formats begin: 29 February in leap years alone, and no leap second, which few readers take."""
 
 
 class Compiler:
@@ -175,9 +182,19 @@ class TokenConstraint:
 def schema_grammar(schema: dict[str, JsonValue]) -> str:
     """llguidance's grammar for a prepared schema."""
     options = {key: value for key, value in schema.items() if key != "x-guidance"}  # spacing is ours to set
+    options = json.loads(json.dumps(options))
+    for _, node in subschemas(options):
+        _keep_to_real_times(node)
     text = json.dumps(options, ensure_ascii=False)
     grammar: str = llguidance.LLMatcher.grammar_from_json_schema(text, overrides=_SPACING)
     return grammar
+
+
+def _keep_to_real_times(node: dict[str, JsonValue]) -> None:
+    """The library knows a 29 February and a 60th second always; a pattern beside the format takes them away."""
+    pattern = _REAL_TIMES.get(str(node.get("format")))
+    if pattern is not None and "pattern" not in node:
+        node["pattern"] = pattern
 
 
 def _problem(matcher: llguidance.LLMatcher) -> str | None:

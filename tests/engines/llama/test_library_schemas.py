@@ -235,6 +235,15 @@ def test_patterns_are_rewritten_to_their_equals(text: str) -> None:
         assert (re.search(written, text) is None) == (re.search(read, text) is None)
 
 
+@pytest.mark.parametrize(
+    ("day", "is_real"),
+    [("2024-02-29", True), ("2000-02-29", True), ("2023-12-31", True), ("9382-02-29", False), ("1900-02-29", False)],
+)
+def test_a_date_is_one_that_the_calendar_has(day: str, is_real: bool) -> None:
+    assert admits({"type": "string", "format": "date"}, json.dumps(day)) is is_real
+    assert admits({"type": "string", "format": "date-time"}, json.dumps(f"{day}T10:00:00Z")) is is_real
+
+
 @pytest.mark.real_model
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize("name", ["Whole", "Group", "Times", "Maps", "discriminated union"])
