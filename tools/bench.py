@@ -105,7 +105,7 @@ async def _measured(bed: Bed, arguments: argparse.Namespace) -> tuple[list[Compa
     async with _ours(bed) as ours, _theirs(bed) as theirs:
         prompts = await calibrated(theirs.client, bed.seed)
         plan = Plan(prompts=prompts, rounds=bed.rounds)
-        settings = {"peer": theirs.child.ready["settings"]}
+        settings = {"ours": ours.child.ready["runtime"], "peer": theirs.child.ready["settings"]}
         if _wanted(arguments, MEMORY):
             comparisons.append(await _memory(ours, theirs, prompts))
         comparisons += [await _compare(figure, [ours, theirs], plan, bed) for figure in chosen]

@@ -6,9 +6,10 @@ import os
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import aiohttp
 import psutil
 
 from pocketserver.errors import StartupError
@@ -17,6 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 START_SECONDS = 180.0
 END_SECONDS = 20.0
 LINE_SECONDS = 120.0
+LOAD_POLL_SECONDS = 0.2
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,7 +63,19 @@ async def our_server(model: Path, *, home: Path, context: int, threads: int, log
     arguments += ["--model", str(model), "--context", str(context), "--threads", str(threads)]
     arguments += ["--ready-json", "-", "--exit-on-stdin-close"]
     async with _child(arguments, log, {"POCKETSERVER_HOME": str(home)}) as child:
-        yield child
+        yield replace(child, ready={**child.ready, "runtime": await _loaded(child)})
+
+
+async def _loaded(child: Child) -> object:
+    """Wait until the model is there, and how it is run: a server measures that at its first start, undisturbed."""
+    headers = {"Authorization": f"Bearer {child.key}"}
+    async with aiohttp.ClientSession(headers=headers) as session, asyncio.timeout(START_SECONDS):
+        while True:
+            async with session.get(child.base_url.removesuffix("/v1") + "/health") as response:
+                health = await response.json()
+            if health["model"] is not None:
+                return health["x_pocketserver"]["runtime"]
+            await asyncio.sleep(LOAD_POLL_SECONDS)
 
 
 @asynccontextmanager

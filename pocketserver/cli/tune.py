@@ -109,6 +109,8 @@ def show(tuned: Tuned) -> None:
     typer.echo(f"llama.cpp {tuned.version}: {tuned.build}")
     if record.busy >= TOO_BUSY:
         typer.echo(f"Other programs used {record.busy:.0%} of the machine meanwhile; measure again with --again.")
+    if not record.is_settled:
+        typer.echo("Until then the usual values are used, and the next starts of a server measure again.")
 
 
 def _table(rows: Sequence[Row]) -> Table:

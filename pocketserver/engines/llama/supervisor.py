@@ -301,7 +301,7 @@ class Supervisor:
         """
         parts = tuple(map(Path, load.cache.model_parts))
         tuner = Tuner(self._options.state_folder, parts, self._show_tuning, self._options.tuning_seconds)
-        key = await tuner.key(machine)
+        key = await tuner.key(machine, load)
         record = await tuner.known(key)
         if self._options.tune_again and self.tuned is None:
             record = None

@@ -37,9 +37,10 @@ class Tuner:
         self._on_progress = on_progress
         self._budget_seconds = budget_seconds
 
-    async def key(self, machine: str) -> str:
-        """Under which a record is kept. Reads the whole model the first time."""
-        return await asyncio.to_thread(self._key, machine)
+    async def key(self, machine: str, load: Load) -> str:
+        """Under which a record is kept: formats compare differently with other threads. Hashes the model once."""
+        threads = "" if load.threads is None else f" {load.threads}/{load.threads_batch}"
+        return await asyncio.to_thread(self._key, machine + threads)
 
     async def known(self, key: str) -> TuningRecord | None:
         return await asyncio.to_thread(self._memory.get, key)

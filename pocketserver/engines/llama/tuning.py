@@ -124,17 +124,17 @@ class Choice:
 
 
 def choose(record: TuningRecord, given: Given) -> Choice:
-    """The best of what was measured, as far as it was not set by hand."""
-    usual = record.usual
-    best = choose_format(record.rows, given)
-    threads = given.threads or best_threads(record.rows, usual)
-    threads_batch = given.threads_batch or given.threads or best_batch_threads(record.rows, usual)
+    """The best of what was measured, as far as it was not set by hand; the usual while that was disturbed."""
+    usual, rows = record.usual, record.rows if record.is_settled else ()
+    best = choose_format(rows, given)
+    threads = given.threads or best_threads(rows, usual)
+    threads_batch = given.threads_batch or given.threads or best_batch_threads(rows, usual)
     runtime = Runtime(
         threads=threads,
         threads_batch=threads_batch,
         kv_type=best.runtime.kv_type if best else given.kv_type or usual.kv_type,
         flash_attention=best.runtime.flash_attention if best else given.flash_attention,
-        micro_batch=given.micro_batch or best_micro_batch(record.rows, usual),
+        micro_batch=given.micro_batch or best_micro_batch(rows, usual),
     )
     drafts = drafts_that_pay(best.batches if best else ())
     if given.draft_tokens is not None:

@@ -94,7 +94,7 @@ class _Measuring:
 
     def run(self, logical_cores: int) -> TuningRecord:
         counts = thread_counts(self._usual.threads, logical_cores)
-        for threads in counts if len(counts) > 1 else []:
+        for threads in counts if len(counts) > 1 and self._load.threads is None else []:
             self._measure_threads(threads)
         quick = self._quickest_threads()
         for kv_type, flash_attention in FORMATS:
@@ -147,6 +147,10 @@ class _Measuring:
         decoder.clear()
 
     def _quickest_threads(self) -> Runtime:
+        """What is set by hand is what the formats are compared with."""
+        if self._load.threads is not None:
+            given = runtime_of(self._load)
+            return msgspec.structs.replace(self._usual, threads=given.threads, threads_batch=given.threads_batch)
         if not self._rows:
             return self._usual
         return msgspec.structs.replace(
