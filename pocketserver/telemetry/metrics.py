@@ -4,9 +4,9 @@ Every label comes from a fixed or bounded set: route templates, statuses, error 
 """
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
@@ -17,36 +17,15 @@ from pocketserver.telemetry import buckets, exposition
 from pocketserver.telemetry.model_figures import ModelCollector, ModelFigures
 from pocketserver.telemetry.present import LastRequest, LastRequestFigures, ProcessFigures, Sources, StateFigures
 from pocketserver.telemetry.rates import tokens_per_second
+from pocketserver.telemetry.request_figures import OTHER, RequestFigures
 
-OTHER = "other"
-"""The label of everything outside the known set: unknown paths, models that nobody installed."""
-
-_MOST_ROUTES = 100
 _MOST_MODELS = 200
-_MOST_KEYS = 300
-_APIS = (("/v1/messages", "anthropic"), ("/api/", "ollama"), ("/v1/", "openai"))
-
-REJECTED: Mapping[Code, str] = {
-    Code.QUEUE_FULL: "queue_full",
-    Code.MODEL_BUSY: "busy",
-    Code.MODEL_NOT_LOADED: "not_ready",
-    Code.MISSING_API_KEY: "auth",
-    Code.INVALID_API_KEY: "auth",
-    Code.INSUFFICIENT_SCOPE: "auth",
-    Code.TOO_MANY_ATTEMPTS: "too_many_attempts",
-    Code.INVALID_PAIRING_CODE: "pairing",
-    Code.HOST_NOT_ALLOWED: "host",
-    Code.ORIGIN_NOT_ALLOWED: "origin",
-    Code.PEER_NOT_LOCAL: "peer",
-    Code.REQUEST_TOO_LARGE: "too_large",
-}
-"""Codes of requests that were turned away before a model saw them, and the `reason` they are counted under."""
 
 
 class Metrics:
     """The metrics of one server, in a registry of its own: two servers in one process do not mix.
 
-    Observing is safe from any thread and costs a few microseconds; the children of each label set are looked up once.
+    Observing is safe from any thread and costs a few microseconds.
     """
 
     def __init__(self, *, version: str = __version__, routes: Iterable[str] = ()) -> None:
@@ -56,7 +35,8 @@ class Metrics:
         self._last = LastRequestFigures()
         for collector in (self._state, self._last, ProcessFigures()):
             self._registry.register(collector)
-        self._requests = _Requests(self._registry, routes)
+        self._requests = RequestFigures(routes)
+        self._registry.register(self._requests)
         self._answers = _Answers(self._registry)
 
     def watch(self, sources: Sources) -> None:
@@ -65,9 +45,7 @@ class Metrics:
 
     def observe_request(self, *, route: str | None, status: int, error: Code | None, key: str | None = None) -> None:
         """Count one finished request, refused ones too. `route` is the template, None for an unknown path."""
-        self._requests.count(route, status, error)
-        if key is not None:
-            self._requests.count_key(key)
+        self._requests.count(route, status, error, key)
 
     def observe_wait(self, seconds: float) -> None:
         """A request got its turn after waiting so long."""
@@ -138,73 +116,6 @@ class _WithoutCreationTimes(Collector):
             yield metric
 
 
-class _Requests:
-    """Counters of requests, with their children kept by label values."""
-
-    def __init__(self, registry: CollectorRegistry, routes: Iterable[str]) -> None:
-        self._total = Counter(
-            "pocketserver_requests_total",
-            "Requests by API, route, HTTP status and error code (empty for none).",
-            ("api", "route", "code", "error"),
-            registry=registry,
-        )
-        self._rejected = Counter(
-            "pocketserver_requests_rejected_total", "Requests turned away, by reason.", ("reason",), registry=registry
-        )
-        self._cancelled = Counter(
-            "pocketserver_requests_cancelled_total",
-            "Requests whose client left or that somebody stopped.",
-            registry=registry,
-        )
-        self._by_key = Counter(
-            "pocketserver_key_requests_total", "Requests by the name of the key.", ("key",), registry=registry
-        )
-        self._children: dict[tuple[str | None, int, Code | None], tuple[Counter, ...]] = {}
-        self._keys: dict[str, Counter] = {}
-        self._routes: set[str] = set()
-        self._start_at_zero(routes)
-
-    def count(self, route: str | None, status: int, error: Code | None) -> None:
-        children = self._children.get((route, status, error))
-        if children is None:
-            children = self._resolve(route, status, error)
-        for child in children:
-            child.inc()
-
-    def count_key(self, key: str) -> None:
-        child = self._keys.get(key)
-        if child is None:
-            label = key if len(self._keys) < _MOST_KEYS else OTHER
-            child = self._by_key.labels(label)
-            if label == key:
-                self._keys[key] = child
-        child.inc()
-
-    def _resolve(self, route: str | None, status: int, error: Code | None) -> tuple[Counter, ...]:
-        label = self._route_label(route)
-        children = [self._total.labels(_api(label), label, str(status), error.value if error else "")]
-        if error is not None and error in REJECTED:
-            children.append(self._rejected.labels(REJECTED[error]))
-        if error is Code.REQUEST_CANCELLED:
-            children.append(self._cancelled)
-        if route is None or label == route:
-            self._children[route, status, error] = tuple(children)
-        return tuple(children)
-
-    def _route_label(self, route: str | None) -> str:
-        if route is None or (route not in self._routes and len(self._routes) >= _MOST_ROUTES):
-            return OTHER
-        self._routes.add(route)
-        return route
-
-    def _start_at_zero(self, routes: Iterable[str]) -> None:
-        for reason in sorted(set(REJECTED.values())):
-            self._rejected.labels(reason)
-        for route in routes:
-            self._resolve(route, 200, None)
-        self._resolve(None, 404, Code.UNKNOWN_ROUTE)
-
-
 class _Answers:
     """What is measured of generations, by model."""
 
@@ -228,8 +139,3 @@ class _Answers:
         if figures is None:
             figures = self._models[model] = ModelFigures()
         return figures
-
-
-def _api(route: str) -> str:
-    """The API family of a route, by its prefix."""
-    return next((api for prefix, api in _APIS if route.startswith(prefix)), OTHER)

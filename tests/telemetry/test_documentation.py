@@ -8,8 +8,9 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from pocketserver.errors import Code
-from pocketserver.telemetry.metrics import REJECTED, Metrics
+from pocketserver.telemetry.metrics import Metrics
 from pocketserver.telemetry.present import Sources
+from pocketserver.telemetry.request_figures import REJECTED
 from tests.telemetry.prometheus_bed import need
 from tests.telemetry.test_metrics import CHAT, Device, answer
 

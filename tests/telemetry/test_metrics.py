@@ -17,8 +17,9 @@ from pocketserver.chat import EngineState, EngineStatus, ModelInfo, Timings, Usa
 from pocketserver.errors import Code, Refusal
 from pocketserver.gate.keys import KeyStore
 from pocketserver.telemetry import exposition
-from pocketserver.telemetry.metrics import REJECTED, Metrics
+from pocketserver.telemetry.metrics import Metrics
 from pocketserver.telemetry.present import Sources
+from pocketserver.telemetry.request_figures import REJECTED
 from tests.telemetry.prometheus_bed import need, prometheus, scrape_config
 
 PROMETHEUS_ACCEPT = (
