@@ -33,7 +33,7 @@ class EventLog:
     _made: int = 0
     _news: asyncio.Event | None = None
 
-    def add(self, kind: str, **fields: JsonValue) -> None:
+    def add(self, kind: str, fields: dict[str, JsonValue]) -> None:
         self._made += 1
         self._events.append(SimEvent(number=self._made, seconds=self.now(), kind=kind, fields=fields))
         if self._news is not None:

@@ -53,6 +53,7 @@ class Simulator:
         self._grace_seconds: float | None = None
         self._began = time.perf_counter()
         self._ids = itertools.count(1)
+        self._id_begin = f"{engine.options.seed & 0xFFFFFFFFFFFF:012x}"
         self._running: dict[str, CapturedRequest] = {}
 
     # Asked from outside
@@ -190,7 +191,7 @@ class Simulator:
             raise UsageError(f"The rule cannot be: {error}.") from error
 
     def tell(self, kind: str, **fields: JsonValue) -> None:
-        self._events.add(kind, **fields)
+        self._events.add(kind, fields)
 
     # Called by the server
 
@@ -210,7 +211,7 @@ class Simulator:
 
     def new_id(self) -> str:
         """Ids of requests are the same in every run."""
-        return f"{self.engine.options.seed & 0xFFFFFFFFFFFF:012x}{next(self._ids):012x}"
+        return f"{self._id_begin}{next(self._ids):012x}"
 
     def unix_time(self) -> float:
         """The time that answers carry."""
@@ -247,9 +248,10 @@ class Simulator:
         request.status, request.error, request.seconds = status, error, seconds
         if request.method == "POST" and self._play is not None:
             self._play.note_end()
-        self.tell(
-            "request", id=request.id, method=request.method, path=request.path, status=status, error=error,
-            fault=request.fault,
+        self._events.add(
+            "request",
+            {"id": request.id, "method": request.method, "path": request.path, "status": status, "error": error,
+             "fault": request.fault},
         )  # fmt: skip
 
     def struck(self, fault: ArmedFault, request: CapturedRequest) -> None:

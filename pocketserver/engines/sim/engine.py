@@ -253,7 +253,10 @@ class SimEngine:
         self._check(request, prompt_tokens)
         # a hostile schema takes seconds to follow
         takes_long = request.constraint is not None or request.tools or not tokenizer.is_quick
-        script = await asyncio.to_thread(self._script, request) if takes_long else self._script(request)
+        if takes_long:
+            script = await asyncio.to_thread(self._script, request, tokenizer)
+        else:
+            script = self._script(request, tokenizer)
         answer = SimAnswer(request, script, self.device, prompt_tokens, interruption=interruption, tokenizer=tokenizer)
         stream = SimStream(answer)
         stream.load_seconds = load_seconds
@@ -279,8 +282,8 @@ class SimEngine:
         if self.device.state is not EngineState.READY:
             raise Refusal(Code.MODEL_NOT_LOADED, "The model was unloaded meanwhile. Try again shortly.", retry_after=5)
 
-    def _script(self, request: GenerationRequest) -> Script:
-        seed, tokenizer = self.options.seed, self.tokenizer
+    def _script(self, request: GenerationRequest, tokenizer: Tokenizer) -> Script:
+        seed = self.options.seed
         reply = self.rules.take(request)
         if reply is not None:
             return scripted(reply, request, seed_of(request, seed), tokenizer)
@@ -290,7 +293,7 @@ class SimEngine:
         if request.constraint is not None:
             text = example.reply_to(request, seed=self.options.seed) or ""
             return Script(tokens=tokenizer.split(text), reasoning=reasoning)
-        said = self._tokens(request)
+        said = self._tokens(request, tokenizer)
         if isinstance(said, Spoken):
             return Script(tokens=said.tokens, reasoning=reasoning) if reasoning else said.script
         return Script(tokens=said, reasoning=reasoning)
@@ -298,12 +301,11 @@ class SimEngine:
     def _thinks(self, request: GenerationRequest) -> bool:
         return request.reasoning_effort is not None and self.device.model.thinking
 
-    def _tokens(self, request: GenerationRequest) -> Iterable[str] | Iterable[bytes] | Spoken:
+    def _tokens(self, request: GenerationRequest, tokenizer: Tokenizer) -> Iterable[str] | Iterable[bytes] | Spoken:
         """The reply where nothing is scripted. Short prose is remembered, since tests ask the same again and again."""
         if self.options.reply == "echo":
-            return self.tokenizer.split(last_message(request))
+            return tokenizer.split(last_message(request))
         seed, count = seed_of(request, self.options.seed), self.options.reply_tokens
-        tokenizer = self.tokenizer
         if count > _MOST_REMEMBERED_TOKENS or len(seed) > _MOST_REMEMBERED_TOKENS or not tokenizer.is_quick:
             return prose_of(tokenizer, seed, count)
         spoken = self._remembered.get(seed)

@@ -28,8 +28,8 @@ class Match(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     regex: str | None = None
     has_tools: bool | None = None
 
-    def fits(self, request: GenerationRequest) -> bool:
-        last = _last_said(request)
+    def fits(self, request: GenerationRequest, last: str) -> bool:
+        """Whether a request is so. `last` is what `last_said` finds in it."""
         return (
             (self.model is None or self.model == request.model)
             and (self.has_tools is None or self.has_tools == bool(request.tools))
@@ -38,11 +38,15 @@ class Match(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         )
 
 
-def _last_said(request: GenerationRequest) -> str:
-    if not request.messages:
+def last_said(request: GenerationRequest) -> str:
+    """What rules look at: the last message that is not the system's, or the raw prompt."""
+    messages = request.messages
+    if not messages:
         return request.prompt or ""
-    said = (message for message in reversed(request.messages) if message.role is not Role.SYSTEM)
-    return next(said, request.messages[-1]).content
+    for message in reversed(messages):
+        if message.role is not Role.SYSTEM:
+            return message.content
+    return messages[-1].content
 
 
 class RawToken(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -120,6 +124,7 @@ class RuleBook:
 
     def __init__(self) -> None:
         self._rules: dict[str, Rule] = {}
+        self._order: list[Rule] = []
         self._made = 0
 
     def __len__(self) -> int:
@@ -133,30 +138,36 @@ class RuleBook:
         self._made += 1
         rule = Rule(id=f"rule-{self._made}", asked=asked)
         self._rules[rule.id] = rule
+        self._put_in_order()
         return rule.id
 
     def remove(self, rule_id: str) -> bool:
-        return self._rules.pop(rule_id, None) is not None
+        found = self._rules.pop(rule_id, None) is not None
+        self._put_in_order()
+        return found
 
     def clear(self) -> None:
         self._rules.clear()
+        self._put_in_order()
         self._made = 0
 
     def take(self, request: GenerationRequest) -> Reply | None:
         """The reply of the rule that fits, counted as used."""
-        if not self._rules:
+        if not self._order:
             return None
-        rules = [*self._rules.values()]
-        ordered = [rule for rule in rules if rule.asked.times] + [
-            rule for rule in reversed(rules) if not rule.asked.times
-        ]
-        for rule in ordered:
-            if rule.asked.match.fits(request):
+        last = last_said(request)
+        for rule in self._order:
+            if rule.asked.match.fits(request, last):
                 rule.used += 1
                 if rule.spent:
-                    del self._rules[rule.id]
+                    self.remove(rule.id)
                 return rule.asked.reply
         return None
+
+    def _put_in_order(self) -> None:
+        rules = [*self._rules.values()]
+        self._order = [rule for rule in rules if rule.asked.times]
+        self._order += [rule for rule in reversed(rules) if not rule.asked.times]
 
     def shown(self) -> list[Mapping[str, JsonValue]]:
         return [{"id": rule.id, "used": rule.used, **msgspec.to_builtins(rule.asked)} for rule in self._rules.values()]

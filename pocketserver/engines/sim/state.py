@@ -68,13 +68,15 @@ class Device:
     def rest(self) -> None:
         """Account for the time since the device last did something: it cooled down."""
         now = self.clock.now()
-        self.heat.rest(now - self._touched)
+        if self.heat.level:
+            self.heat.rest(now - self._touched)
         self._touched = now
 
     def work(self, seconds: float) -> None:
         """Account for so many seconds of work that ended now."""
         self._touched = self.clock.now()
-        self.heat.work(seconds)
+        if self.preset.heat_seconds is not None:
+            self.heat.work(seconds)
         if self.preset.battery_percent_per_hour:
             self.battery = max(1.0, self.battery - seconds * self.preset.battery_percent_per_hour / 3600)
 
@@ -160,12 +162,13 @@ class Device:
 
     def status(self) -> EngineStatus:
         """The engine's status; the same object until something in it changes."""
-        if self.heat.level:
+        heat = self.heat
+        if heat.level:
             self.rest()  # it has cooled down since somebody looked
         shown = (
-            self.state, self.problem_code, self.problem, self.load_progress, self.model, self.context_size, self.app,
-            self.network, self.address, self.low_power, int(self.battery), self.memory_limit_bytes, self.heat.pinned,
-            self.heat.thermal,
+            self.state, self.problem_code, self.problem, self.load_progress if self._loading else None, self.model,
+            self.context_size, self.app, self.network, self.address, self.low_power, int(self.battery),
+            self.memory_limit_bytes, heat.pinned, heat.thermal if heat.level else None,
         )  # fmt: skip
         if self._status is None or self._status[0] != shown:
             self._status = (shown, self._new_status())

@@ -65,14 +65,18 @@ class SimStream(EventStream):
     async def __anext__(self) -> Sequence[Event]:
         if self._failure is not None:
             raise self._failure
+        if self._closed:
+            raise StopAsyncIteration
         batch = await self._answer.next_batch(self.pause)
         if self._failure is not None:
             raise self._failure
         if batch is None:
             self.close()
             raise StopAsyncIteration
+        if batch and isinstance(batch[-1], Finished):
+            self.close()  # nothing comes behind it
         self.touch()
-        return self.stamped(batch)
+        return self.stamped(batch) if self.load_seconds else batch
 
     async def pause(self, seconds: float | None) -> None:
         """See `Pause`."""
@@ -109,11 +113,12 @@ class SimAnswer:
         self._interruption = interruption
         self._prompt_tokens = prompt_tokens
         self._limit = min(request.max_tokens, device.served_context - prompt_tokens)
-        self._text = TextAssembler(request.stop)
+        self._text: TextAssembler | None = None
+        """Of an answer that is made token by token, once it has begun."""
         self._made = 0
         self._reasoning_tokens = 0
         self._reason = script.finish_reason or (FinishReason.TOOL_CALLS if script.calls else FinishReason.STOP)
-        self._events = self._all_events()
+        self._events: Iterator[Event | None] | None = None
         self._due = device.clock.now()
         self._prompt_seconds: float | None = None
         self._seconds = 0.0
@@ -197,6 +202,9 @@ class SimAnswer:
         return batch, True
 
     def _take(self, count: int) -> tuple[list[Event], bool]:
+        if self._events is None:
+            self._text = TextAssembler(self._request.stop)
+            self._events = self._all_events(self._text)
         batch: list[Event] = []
         steps = 0
         for event in islice(self._events, count):
@@ -205,15 +213,15 @@ class SimAnswer:
                 batch.append(event)
         return batch, steps < count
 
-    def _all_events(self) -> Iterator[Event | None]:
+    def _all_events(self, assembler: TextAssembler) -> Iterator[Event | None]:
         """One step for each token; None for a token that is held back."""
         yield from self._echoed()
         yield from self._reasoning()
         if self._cut:
             return
-        yield from self._said()
-        if self._cut or self._text.stopped:
-            self._text_ended()
+        yield from self._said(assembler)
+        if self._cut or assembler.stopped:
+            self._text_ended(assembler)
             return
         yield from self._calls()
 
@@ -246,7 +254,7 @@ class SimAnswer:
             self._reasoning_tokens += piece.tokens
             yield ReasoningDelta(text=piece.text, tokens=piece.tokens)
 
-    def _said(self) -> Iterator[Event | None]:
+    def _said(self, assembler: TextAssembler) -> Iterator[Event | None]:
         plain = not self._request.stop and self._request.top_logprobs is None
         held = 0
         tokens: Iterable[str | bytes] = self._script.tokens
@@ -260,18 +268,18 @@ class SimAnswer:
                 continue
             held += 1
             data = token.encode() if isinstance(token, str) else token
-            text = self._text.feed(data)
+            text = assembler.feed(data)
             yield TextDelta(text=text, tokens=held, scores=self._scores(data)) if text else None
             held = 0 if text else held
-            if self._text.stopped:
+            if assembler.stopped:
                 return
-        rest = self._text.finish()
+        rest = assembler.finish()
         if rest:
             yield TextDelta(text=rest, tokens=held)
 
-    def _text_ended(self) -> None:
+    def _text_ended(self, assembler: TextAssembler) -> None:
         """A stop string ends the answer before any call."""
-        if self._text.stopped and self._script.finish_reason is None:
+        if assembler.stopped and self._script.finish_reason is None:
             self._reason = FinishReason.STOP
 
     def _calls(self) -> Iterator[Event | None]:
@@ -301,5 +309,5 @@ class SimAnswer:
             reason=self._reason,
             usage=usage,
             timings=Timings(prompt_seconds=prompt_seconds, generation_seconds=self._seconds - prompt_seconds),
-            stop_sequence=self._text.stop_sequence,
+            stop_sequence=None if self._text is None else self._text.stop_sequence,
         )

@@ -46,7 +46,8 @@ class RuleTokenizer:
     def prompt_tokens(self, request: GenerationRequest) -> int:
         if request.prompt_tokens:
             return len(request.prompt_tokens)
-        return sum([token_count(text) + _TURN_TOKENS for _, text in _parts(request)]) + 1
+        texts = _texts(request)
+        return sum(map(token_count, texts)) + _TURN_TOKENS * len(texts) + 1
 
     def read(self, request: GenerationRequest) -> Sequence[PromptToken]:
         """Marks around each part are the tokens that it costs beside its text; ids are hashes of the tokens."""
@@ -64,12 +65,22 @@ class RuleTokenizer:
 RULE = RuleTokenizer()
 
 
+def _texts(request: GenerationRequest) -> list[str]:
+    """What the prompt is made of: messages or a raw text, calls, tools."""
+    texts = [message.content for message in request.messages] or [(request.prompt or "") + request.suffix]
+    for message in request.messages:
+        if message.tool_calls:
+            texts += [call.name + call.arguments for call in message.tool_calls]
+    if request.tools:
+        texts += map(_definition, request.tools)
+    return texts
+
+
 def _parts(request: GenerationRequest) -> list[tuple[str, str]]:
-    """What the prompt is made of, each part with its mark."""
-    parts = [(message.role.value, message.content) for message in request.messages]
-    parts = parts or [("raw", (request.prompt or "") + request.suffix)]
-    parts += [("call", call.name + call.arguments) for message in request.messages for call in message.tool_calls]
-    return [*parts, *(("tool", _definition(tool)) for tool in request.tools)]
+    """The same texts, each with its mark."""
+    marks = [message.role.value for message in request.messages] or ["raw"]
+    marks += ["call" for message in request.messages for _ in message.tool_calls] + ["tool"] * len(request.tools)
+    return [*zip(marks, _texts(request), strict=True)]
 
 
 def _id_of(token: str) -> int:
