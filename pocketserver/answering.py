@@ -70,48 +70,64 @@ class Answering:
 
     async def stamp(self, request: web.Request, response: web.StreamResponse) -> None:
         """Give every response its id; for `Application.on_response_prepare`."""
-        request_id = response.headers["x-request-id"] = request.get(REQUEST_ID) or self.new_id()
-        response.headers.update(self._shape(request).id_headers(request_id))
         answer = request.get(ANSWER)
+        request_id = self.new_id() if answer is None else request[REQUEST_ID]
+        headers = response.headers
+        headers["x-request-id"] = request_id
+        own = self._shape(request).id_headers(request_id)
+        if own:
+            headers.update(own)
         if answer is None:
             return
         if answer.turn is not None and answer.turn.joined is not None:
-            response.headers["x-pocketserver-queue"] = str(answer.turn.joined)
+            headers["x-pocketserver-queue"] = str(answer.turn.joined)
         if answer.warnings and self.shows_warnings:
-            response.headers["x-pocketserver-warnings"] = _header_of(answer.warnings)
+            headers["x-pocketserver-warnings"] = _header_of(answer.warnings)
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """The outermost one of the application."""
         arrived = time.monotonic()
-        request[REQUEST_ID] = self.new_id()
-        request[ANSWER] = Answer(
+        request[REQUEST_ID] = request_id = self.new_id()
+        request[ANSWER] = answer = Answer(
             arrived=arrived, created=int(self.unix_time()), strict=self.strict, shows_warnings=self.shows_warnings
         )
         status = CLIENT_GONE
         error: Code | None = Code.REQUEST_CANCELLED
         try:
-            response, error = await self._handled(request, handler)
-            status = response.status
-        finally:
-            if status == CLIENT_GONE and request[ANSWER].delivered:
-                status, error = HTTPStatus.OK, None
-            self.record(_exchange(request, status, error, time.monotonic() - arrived))
-        return response
-
-    async def _handled(self, request: web.Request, handler: Handler) -> tuple[web.StreamResponse, Code | None]:
-        try:
             response = await handler(request)
-        except Refusal as refusal:
-            return self._refused(request, refusal), refusal.code
-        except web.HTTPRequestEntityTooLarge:
-            return self._refused(request, too_large(self.max_body_bytes)), Code.REQUEST_TOO_LARGE
+            status, error = response.status, None if answer.refusal is None else answer.refusal.code
         except (asyncio.CancelledError, ConnectionError):
             raise
-        except Exception as error:  # noqa: BLE001 - the top of a request: a fault of ours is an answer, not a traceback
-            return self._refused(request, self._fault(request, error)), Code.INTERNAL_ERROR
-        broken_off = request[ANSWER].refusal
-        return response, broken_off.code if broken_off else None
+        except Exception as fault:  # noqa: BLE001 - the top of a request: a fault of ours is an answer, no traceback
+            refusal = self._refusal_of(request, fault)
+            response = self._refused(request, refusal)
+            status, error = response.status, refusal.code
+        finally:
+            if status == CLIENT_GONE and answer.delivered:
+                status, error = HTTPStatus.OK, None
+            self.record(
+                Exchange(
+                    route=route_template(request),
+                    method=request.method,
+                    path=request.path,
+                    peer=request.remote or "",
+                    request_id=request_id,
+                    key_name=request.get(KEY_NAME),
+                    status=status,
+                    error=error,
+                    seconds=time.monotonic() - arrived,
+                    answer=answer,
+                )
+            )
+        return response
+
+    def _refusal_of(self, request: web.Request, error: Exception) -> Refusal:
+        if isinstance(error, Refusal):
+            return error
+        if isinstance(error, web.HTTPRequestEntityTooLarge):
+            return too_large(self.max_body_bytes)
+        return self._fault(request, error)
 
     def _fault(self, request: web.Request, error: Exception) -> Refusal:
         self.log.error("request %s failed inside the server", request[REQUEST_ID], exc_info=error)
@@ -147,18 +163,3 @@ def _header_of(warnings: list[str]) -> str:
             break
         line = longer
     return line
-
-
-def _exchange(request: web.Request, status: int, error: Code | None, seconds: float) -> Exchange:
-    return Exchange(
-        route=route_template(request),
-        method=request.method,
-        path=request.path,
-        peer=request.remote or "",
-        request_id=request[REQUEST_ID],
-        key_name=request.get(KEY_NAME),
-        status=status,
-        error=error,
-        seconds=seconds,
-        answer=request[ANSWER],
-    )

@@ -254,25 +254,25 @@ def _speaks_anthropic(profile: Profile) -> bool:
 def record(server: Server, exchange: Exchange) -> None:
     """One line in the log and one count in the metrics for every request, however it ended."""
     answer = exchange.answer
-    server.metrics.observe_request(
-        route=exchange.route, status=exchange.status, error=exchange.error, key=exchange.key_name
-    )
-    if answer.model is not None and exchange.status < 300 and exchange.error is None:
-        server.served += 1
-    if answer.model is not None and answer.time_to_first_token is not None:
-        server.metrics.observe_answer(
-            model=answer.model,
-            usage=answer.usage,
-            timings=answer.timings,
-            time_to_first_token=answer.time_to_first_token,
-            seconds=exchange.seconds,
-            tokens=answer.tokens,
-        )
+    status, error = exchange.status, exchange.error
+    server.metrics.observe_request(route=exchange.route, status=status, error=error, key=exchange.key_name)
+    if answer.model is not None:
+        if status < 300 and error is None:
+            server.served += 1
+        if answer.time_to_first_token is not None:
+            server.metrics.observe_answer(
+                model=answer.model,
+                usage=answer.usage,
+                timings=answer.timings,
+                time_to_first_token=answer.time_to_first_token,
+                seconds=exchange.seconds,
+                tokens=answer.tokens,
+            )
     server.activity.ended(exchange)
-    if exchange.status >= 400 or not is_page_view(exchange.method, exchange.path):
+    if status >= 400 or not is_page_view(exchange.method, exchange.path):
         server.log.request(_line(exchange))
     if server.simulator is not None:
-        server.simulator.ended(exchange.request_id, exchange.status, exchange.error, exchange.seconds)
+        server.simulator.ended(exchange.request_id, status, error, exchange.seconds)
     if server.on_exchange is not None:
         server.on_exchange(exchange)
 

@@ -27,6 +27,10 @@ class RateChart:
 
     def add(self, writing: Writing) -> None:
         """Keep an answer that has come to its end."""
+        newest = writing.end // SPAN_SECONDS
+        if newest == self._newest and writing.start // SPAN_SECONDS == newest:
+            self._tokens[self._newest % SPANS] += writing.tokens  # as short answers are: begun and ended just now
+            return
         self._advance(writing.end)
         _spread(self._tokens, self._newest, writing)
 

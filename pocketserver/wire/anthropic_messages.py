@@ -75,7 +75,7 @@ class Messages:
                 answer.note(batch)
                 for event in batch:
                     document.add(event)
-        answer.tell_room("max_tokens", wanted.max_tokens, self.access.context_size())
+        answer.tell_room("max_tokens", wanted.max_tokens, self.access.context_size)
         document.extra = answer.shown_warnings
         return _json(document.encode())
 

@@ -132,11 +132,12 @@ class Answer:
         if warning not in self.warnings and len(self.warnings) < MOST_WARNINGS:
             self.warnings.append(warning)
 
-    def tell_room(self, param: str, asked: int, context_size: int | None) -> None:
+    def tell_room(self, param: str, asked: int, context_size: Callable[[], int | None]) -> None:
         """Tell the client of a whole answer that the context left less room than it asked for. Never a refusal."""
-        if not self.shows_warnings or self.usage is None or context_size is None:
+        if not self.shows_warnings or self.usage is None:
             return
-        left = context_size - self.usage.prompt_tokens
+        size = context_size()
+        left = asked if size is None else size - self.usage.prompt_tokens
         if left < asked:
             self.warnings.append(f"{param}:cut to {left} by the context")
 
@@ -197,7 +198,7 @@ async def body_of(request: web.Request, seconds: float) -> bytes:
     """
     try:
         if request.content.is_eof():  # it came with the headers, as small bodies do: no timer for nothing
-            return await request.read()
+            return _read_at_once(request)
         async with asyncio.timeout(seconds):
             return await request.read()
     except TimeoutError:
@@ -209,6 +210,16 @@ async def body_of(request: web.Request, seconds: float) -> bytes:
         raise Refusal(
             Code.MALFORMED_REQUEST, f"The body is not valid {coding}, as its headers say it is. Send it uncompressed."
         ) from error
+
+
+def _read_at_once(request: web.Request) -> bytes:
+    """What `request.read()` gives for a body that is there to its end, without that loop's second look."""
+    if request._read_bytes is None:  # noqa: SLF001 - where aiohttp keeps a body, for whoever asks again
+        body = request.content.read_nowait()
+        if 0 < request.client_max_size < len(body):
+            raise web.HTTPRequestEntityTooLarge(request.client_max_size)
+        request._read_bytes = body  # noqa: SLF001
+    return request._read_bytes  # noqa: SLF001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,7 +58,7 @@ class ChatCompletions:
                 for event in batch:
                     document.add(event)
         if asked.max_tokens_field is not None:
-            answer.tell_room(asked.max_tokens_field, wanted.max_tokens, self.access.context_size())
+            answer.tell_room(asked.max_tokens_field, wanted.max_tokens, self.access.context_size)
         document.extra = answer.shown_warnings
         return web.Response(body=document.encode(), content_type="application/json")
 

@@ -4,6 +4,7 @@ Source: the OpenAI API reference, "Create chat completion". Unknown fields are i
 """
 
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -29,7 +30,15 @@ from pocketserver.wire.openai_sampling import (
 from pocketserver.wire.openai_tools import FUNCTION_NAME
 
 MAX_CHOICES = 8
-_LIMITS = ("max_completion_tokens", "max_tokens")
+_UNSUPPORTED: Mapping[str, str] = {
+    "functions": "use `tools`",
+    "function_call": "use `tool_choice`",
+    "audio": "this server writes text only",
+    "web_search_options": "this server does not search the web",
+    "moderation": "this server does not moderate",
+}
+_NONE_GIVEN = (None,) * len(_UNSUPPORTED)
+_unsupported = attrgetter(*_UNSUPPORTED)
 _EFFORTS = frozenset({"none", "minimal", "low", "medium", "high", "xhigh", "max"})
 
 
@@ -104,21 +113,16 @@ def parse(data: bytes, *, request_id: str, defaults: Defaults) -> Asked:
         choices=_choices(body.n),
         stream=bool(body.stream),
         include_usage=bool(body.stream and options and options.include_usage),
-        max_tokens_field=next((name for name in _LIMITS if getattr(body, name)), None),
+        max_tokens_field=_limit_field(body),
     )
 
 
 def _refuse_unsupported(body: Body) -> None:
     """Refuse what would change the answer and cannot be done. Nothing of this kind is dropped silently."""
-    for name, hint in (
-        ("functions", "use `tools`"),
-        ("function_call", "use `tool_choice`"),
-        ("audio", "this server writes text only"),
-        ("web_search_options", "this server does not search the web"),
-        ("moderation", "this server does not moderate"),
-    ):
-        if getattr(body, name) is not None:
-            raise invalid(name, f"`{name}` is not supported; {hint}.")
+    given = _unsupported(body)
+    if given != _NONE_GIVEN:
+        name = next(name for name, value in zip(_UNSUPPORTED, given, strict=True) if value is not None)
+        raise invalid(name, f"`{name}` is not supported; {_UNSUPPORTED[name]}.")
     if body.modalities is not None and body.modalities != ["text"]:
         raise invalid("modalities", '`modalities` can only be ["text"]: this server writes text only.')
 
@@ -131,12 +135,17 @@ def _choices(given: int | None) -> int:
 
 def _max_tokens(body: Body, defaults: Defaults) -> int:
     """The newer name wins. A huge value is a safety limit of the client's, not an error."""
-    for name in _LIMITS:
-        value: int | None = getattr(body, name)
+    newer, older = body.max_completion_tokens, body.max_tokens
+    for name, value in (("max_completion_tokens", newer), ("max_tokens", older)):
         if value is not None and value < 1:
             raise invalid(name, f"`{name}` must be 1 or more, not {shown(value)}.")
-    wanted = body.max_completion_tokens or body.max_tokens or defaults.max_tokens
-    return min(wanted, MOST_TOKENS)
+    return min(newer or older or defaults.max_tokens, MOST_TOKENS)
+
+
+def _limit_field(body: Body) -> str | None:
+    if body.max_completion_tokens is not None:
+        return "max_completion_tokens"
+    return "max_tokens" if body.max_tokens is not None else None
 
 
 def _top_logprobs(body: Body) -> int | None:

@@ -159,7 +159,7 @@ class Responses:
                 for event in batch:
                     collected(output, event)
         if prepared.asked.echo["max_output_tokens"] is not None:
-            answer.tell_room("max_output_tokens", wanted.max_tokens, self.access.context_size())
+            answer.tell_room("max_output_tokens", wanted.max_tokens, self.access.context_size)
         document = response.finished(output, int(self.unix_time()))
         self._keep(request, prepared, document)
         return _json(msgspec.json.encode({**document, **answer.shown_warnings}))

@@ -4,6 +4,8 @@ Source: the OpenAI API reference; `top_k` and those below it are llama-server's 
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
+from operator import attrgetter
 
 import msgspec
 
@@ -43,8 +45,22 @@ class Defaults(msgspec.Struct, frozen=True, kw_only=True):
     stop: tuple[str, ...]
 
 
+_given = attrgetter(*SamplingFields.__struct_fields__)
+_NOTHING_GIVEN = (None,) * len(SamplingFields.__struct_fields__)
+
+
 def sampling(fields: SamplingFields, defaults: Defaults) -> Sampling:
     """Raises INVALID_PARAMETER for a value outside its range, with the field's name."""
+    return _usual(defaults) if _given(fields) == _NOTHING_GIVEN else _read(fields, defaults)
+
+
+@lru_cache(maxsize=8)
+def _usual(defaults: Defaults) -> Sampling:
+    """What most requests get: they leave all of it to the server."""
+    return _read(SamplingFields(), defaults)
+
+
+def _read(fields: SamplingFields, defaults: Defaults) -> Sampling:
     return Sampling(
         temperature=in_range("temperature", fields.temperature, 0, 2, defaults.temperature),
         top_p=in_range("top_p", fields.top_p, 0, 1, defaults.top_p),
