@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from aiohttp import web
 
@@ -24,7 +25,7 @@ from pocketserver.telemetry.rates import tokens_per_second
 from pocketserver.wire import anthropic_request
 from pocketserver.wire.anthropic_errors import AnthropicErrors
 from pocketserver.wire.anthropic_messages import Messages
-from pocketserver.wire.context import ANSWER, KEY_NAME, REQUEST_ID, ModelAccess, ModelNames, Patience
+from pocketserver.wire.context import KEY_NAME, REQUEST_ID, Answer, ModelAccess, ModelNames, Patience
 from pocketserver.wire.device import ROOT, Device
 from pocketserver.wire.error_table import ErrorTable
 from pocketserver.wire.explain import Explain
@@ -60,7 +61,7 @@ def application(server: Server) -> web.Application:
     answering = Answering(
         families=shapes,
         max_body_bytes=settings.max_body_bytes,
-        record=lambda exchange: record(server, exchange),
+        record=partial(record, server),
         log=server.log.logger,
         new_id=server.new_id,
         unix_time=_unix_time(server),
@@ -120,7 +121,7 @@ def model_access(server: Server) -> ModelAccess:
         ),
         context_size=lambda: server.engine.status.context_size,
         counts_tokens=lambda: server.engine.status.counts_tokens,
-        began=lambda request: _began(server, request),
+        began=partial(_began, server),
     )
 
 
@@ -277,9 +278,9 @@ def record(server: Server, exchange: Exchange) -> None:
         server.on_exchange(exchange)
 
 
-def _began(server: Server, request: web.Request) -> None:
+def _began(server: Server, request: web.Request, answer: Answer, key: str | None) -> None:
     """A request asks for the model; it may have to wait."""
-    server.activity.began(request[REQUEST_ID], request.get(KEY_NAME), request.remote or "", request[ANSWER])
+    server.activity.began(request[REQUEST_ID], key, request.remote or "", answer)
 
 
 def _line(exchange: Exchange) -> RequestLine:

@@ -236,17 +236,19 @@ class Door:
 
     async def enter(self, turn: Turn) -> None:
         """Wait for the model. Raises MODEL_BUSY or QUEUE_FULL at once when there is no place."""
-        places = self.places
-        if self.taken < places and not self._waiting:
+        places, taken = self.places, len(self._holders)
+        if taken < places and not self._waiting:
             self._hand_to(turn)
             return
-        if self.taken + len(self._waiting) >= max(self._limit, places):
+        if taken + len(self._waiting) >= max(self._limit, places):
             raise self._full_refusal()
         await self._wait_for(turn)
 
     def leave(self, turn: Turn) -> None:
         """Give the model to whoever is next in the line."""
-        self._measure(turn)
+        took = time.monotonic() - self._holders[turn]
+        usual = self._usual_seconds
+        self._usual_seconds = took if usual is None else usual + _WEIGHT_OF_LATEST * (took - usual)
         self._pass_on(turn)
 
     def _hand_to(self, turn: Turn) -> None:
@@ -256,7 +258,7 @@ class Door:
     def _pass_on(self, left: Turn) -> None:
         """Let those in who have a place now. It goes from hand to hand: nobody else can come in between."""
         del self._holders[left]
-        while self.taken < self.places and (turn := self._waiting.next()) is not None:
+        while self._waiting and self.taken < self.places and (turn := self._waiting.next()) is not None:
             if turn.waiter is not None and not turn.waiter.done():
                 self._hand_to(turn)
                 turn.waiter.set_result(None)
@@ -297,11 +299,6 @@ class Door:
         turn.refuse(
             Refusal(Code.GENERATION_STALLED, f"The model was not free within {minutes:g} minutes. Send it again.")
         )
-
-    def _measure(self, turn: Turn) -> None:
-        took = time.monotonic() - self._holders[turn]
-        usual = self._usual_seconds
-        self._usual_seconds = took if usual is None else usual + _WEIGHT_OF_LATEST * (took - usual)
 
     def _expected_seconds(self, ends: int) -> float | None:
         """How long it takes until so many turns, the oldest running one first, are over, if they last as usual."""

@@ -69,13 +69,13 @@ class Entrance:
             response.headers.update(self.origin_rule.cors_headers(origin))
 
     def _check_origin_of(self, request: web.Request) -> None:
-        hosts = request.headers.getall(hdrs.HOST, [])
+        headers = request.headers
+        hosts = headers.getall(hdrs.HOST, [])
         self.host_rule.check(hosts, _authority(request))
         self.peer_rule.check(request.remote or "")
-        origins = request.headers.getall(hdrs.ORIGIN, [])
-        if origins:
-            self.origin_rule.check(origins, path=request.path, host=hosts[0])
-        if self.instance and self.instance in request.headers.get(VIA_HEADER, ""):
+        if hdrs.ORIGIN in headers:
+            self.origin_rule.check(headers.getall(hdrs.ORIGIN), path=request.path, host=hosts[0])
+        if self.instance and self.instance in headers.get(VIA_HEADER, ""):
             raise Refusal(Code.UPSTREAM_FAILED, "This server is its own upstream. Its owner sets another --upstream.")
 
     def _preflight(self, request: web.Request) -> web.Response | None:
@@ -129,9 +129,11 @@ class Entrance:
         return self.base_url().removesuffix("/v1") if bare else self.base_url()
 
     def _check_body(self, request: web.Request) -> None:
-        if request.headers.get(hdrs.CONTENT_ENCODING, "").strip().lower() not in DECODED:
+        coding = request.headers.get(hdrs.CONTENT_ENCODING)
+        if coding is not None and coding.strip().lower() not in DECODED:
             raise unsupported_encoding()
-        if request.content_length is not None and request.content_length > self.max_body_bytes:
+        length = request.content_length
+        if length is not None and length > self.max_body_bytes:
             raise too_large(self.max_body_bytes)
 
 

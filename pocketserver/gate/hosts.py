@@ -120,9 +120,10 @@ class HostRule:
         """
         if len(hosts) != 1:
             raise Refusal(Code.HOST_NOT_ALLOWED, "Send exactly one Host header, with the address of this server.")
-        for host in (hosts[0], authority):
-            if host is not None and host not in self._passed:
-                self._check_one(host)
+        if hosts[0] not in self._passed:
+            self._check_one(hosts[0])
+        if authority is not None and authority not in self._passed:
+            self._check_one(authority)
 
     def _check_one(self, host: str) -> None:
         if not self._is_ours(host):

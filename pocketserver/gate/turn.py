@@ -107,12 +107,22 @@ class Generation:
     async def __aenter__(self) -> EventStream:
         if self._turn.refusal is not None:
             raise self._turn.refusal
-        self._door.began(self._running)
+        running = self._running
+        self._door.began(running)
+        task = running.accepting = asyncio.current_task()
         try:
-            stream = self._running.stream = await self._accepted()
+            stream = running.stream = await self._context.__aenter__()
+        except asyncio.CancelledError:
+            self._ended()
+            # as `asyncio.timeout` does it, without its cost: who ends a generation cancels the task that waits for it
+            if running.refusal is None or task is None or task.uncancel() > 0:
+                raise  # somebody else cancelled it: the client has left
+            raise running.refusal from None
         except BaseException:
             self._ended()
             raise
+        finally:
+            running.accepting = None
         return stream
 
     async def __aexit__(
@@ -122,19 +132,6 @@ class Generation:
             return await self._context.__aexit__(kind, error, traceback)
         finally:
             self._ended()
-
-    async def _accepted(self) -> EventStream:
-        """As `asyncio.timeout` does it, without its cost: who ends a generation cancels the task that waits for it."""
-        running = self._running
-        task = running.accepting = asyncio.current_task()
-        try:
-            return await self._context.__aenter__()
-        except asyncio.CancelledError:
-            if running.refusal is None or task is None or task.uncancel() > 0:
-                raise  # somebody else cancelled it: the client has left
-            raise running.refusal from None
-        finally:
-            running.accepting = None
 
     def _ended(self) -> None:
         self._turn.refusal = self._running.refusal

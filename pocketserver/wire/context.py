@@ -314,8 +314,8 @@ class ModelAccess:
     """Tokens that the loaded model's context holds, None when that is not known."""
     counts_tokens: Callable[[], bool] = lambda: True
     """Whether prompts can be counted before they are answered."""
-    began: Callable[[web.Request], None] | None = None
-    """Told of each request that asks for the model, before it waits."""
+    began: Callable[[web.Request, Answer, str | None], None] | None = None
+    """Told of each request that asks for the model, before it waits, with the name of its key."""
 
     def turn(self, request: web.Request, wanted: GenerationRequest | None = None) -> Turn:
         """The place of this request in the line, which its answer's headers tell.
@@ -327,9 +327,10 @@ class ModelAccess:
             raise Refusal(
                 Code.REQUEST_TOO_LARGE, f"The request is larger than {limit:,} bytes once packed. Send less text."
             )
-        turn = request[ANSWER].turn = self.door.turn(owner=request.get(KEY_NAME), via=via_of(request))
+        answer, owner = request[ANSWER], request.get(KEY_NAME)
+        turn = answer.turn = self.door.turn(owner=owner, via=via_of(request))
         if self.began is not None:
-            self.began(request)
+            self.began(request, answer, owner)
         return turn
 
 

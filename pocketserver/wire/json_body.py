@@ -17,7 +17,9 @@ _NO_WORDS: Mapping[str, str] = MappingProxyType({})
 _NOTHING = frozenset({b"null", b"{}", b"[]"})
 """Values that ask for nothing."""
 
-_MANY_DIGITS = re.compile(rb"[0-9]{19}")
+_DIGITS = b"0123456789"
+_MANY = 19
+_MANY_DIGITS = re.compile(rb"[0-9]{%d}" % _MANY)
 """So many may be an integer beyond 64 bits, which nothing that carries a request on can hold (MessagePack)."""
 _PLACE = re.compile(r"(?s)(.*) - at `(key in )?\$\.?(.*)`$")
 
@@ -31,7 +33,7 @@ def decode(body: bytes, kind: type[T], *, required: str) -> T:
     _check_utf8(body)
     try:
         found = msgspec.json.decode(body, type=kind)
-        return msgspec.convert(_rounded(body), type=kind) if _MANY_DIGITS.search(body) else found
+        return msgspec.convert(_rounded(body), type=kind) if _may_overflow(body) else found
     except msgspec.ValidationError as error:
         raise _field_refusal(str(error), required) from error
     except (msgspec.DecodeError, RecursionError) as error:
@@ -52,6 +54,11 @@ def tell_unread(body: bytes, kind: type[msgspec.Struct], warn: Warn, *, words: M
 
 def invalid(param: str, message: str) -> Refusal:
     return Refusal(Code.INVALID_PARAMETER, message, param=param)
+
+
+def _may_overflow(body: bytes) -> bool:
+    # counting digits is ten times as fast as the search, and most short bodies have few of them altogether
+    return len(body) - len(body.translate(None, _DIGITS)) >= _MANY and _MANY_DIGITS.search(body) is not None
 
 
 def _rounded(body: bytes) -> dict[str, JsonValue]:

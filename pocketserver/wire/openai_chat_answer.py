@@ -143,15 +143,17 @@ class Document:
         self._scored = scored
         self._choices: list[dict[str, Any]] = []
         self._usage: Usage | None = None
-        self._choice = _Choice()
+        self._choice: _Choice | None = None
+        """The one that is being written."""
 
     def add(self, event: Event) -> None:
+        choice = self._choice = self._choice or _Choice()
         if not isinstance(event, Finished):
-            self._choice.add(event)
+            choice.add(event)
             return
         self._usage = added(self._usage, event.usage)
-        self._choices.append(self._choice.document(len(self._choices), event, scored=self._scored))
-        self._choice = _Choice()
+        self._choices.append(choice.document(len(self._choices), event, scored=self._scored))
+        self._choice = None
 
     def encode(self) -> bytes:
         assert self._usage is not None, "a complete stream ends with Finished"

@@ -21,7 +21,7 @@ def messages(given: list[dict[str, Any]]) -> tuple[Message, ...]:
         raise invalid("messages", "`messages` is empty. Send at least one message.")
     if len(given) > MAX_MESSAGES:
         raise invalid("messages", f"`messages` has {len(given)} entries; at most {MAX_MESSAGES} are taken.")
-    return tuple(_message(message, f"messages[{index}]") for index, message in enumerate(given))
+    return tuple([_message(message, f"messages[{index}]") for index, message in enumerate(given)])
 
 
 def _message(given: Mapping[str, JsonValue], place: str) -> Message:

@@ -34,6 +34,7 @@ class DeviceClock:
 
     def __init__(self, speed: float | None = 1.0) -> None:
         self._speed = speed
+        self.virtual = speed is None
         self._base = 0.0
         self._since = time.perf_counter()
         self._timers: list[Timer] = []
@@ -43,10 +44,6 @@ class DeviceClock:
     @property
     def speed(self) -> float | None:
         return self._speed
-
-    @property
-    def virtual(self) -> bool:
-        return self._speed is None
 
     def now(self) -> float:
         if self._speed is None:
@@ -67,6 +64,7 @@ class DeviceClock:
         self._base = self.now()
         self._since = time.perf_counter()
         self._speed = speed
+        self.virtual = speed is None
         self._arm()
 
     def advance(self, seconds: float) -> None:
