@@ -305,6 +305,7 @@ def llama_options(settings: Settings, model: InstalledModel, *, tune_again: bool
         kv_type=None if settings.kv_type == "auto" else KvType(settings.kv_type),
         flash_attention=FlashAttention(settings.flash_attention),
         micro_batch=settings.micro_batch,
+        blas=None if settings.blas == "auto" else settings.blas == "on",
         draft_tokens=0 if settings.speculation == "off" else None,
         tuning=settings.tuning == "auto",
         tune_again=tune_again,

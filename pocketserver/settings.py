@@ -59,6 +59,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     )
     kv_type: Annotated[Literal["auto", "f16", "bf16", "q8_0"], Meta(description="auto, f16, bf16 or q8_0")] = "auto"
     flash_attention: Annotated[Literal["auto", "on", "off"], Meta(description="auto, on or off")] = "auto"
+    blas: Annotated[Literal["auto", "on", "off"], Meta(description="auto, on or off")] = "auto"
     speculation: Annotated[Literal["auto", "off"], Meta(description="auto or off")] = "auto"
     tuning: Annotated[Literal["auto", "off"], Meta(description="auto or off")] = "auto"
     chat_template: Annotated[str | None, Meta(description="the path of a Jinja chat template")] = None

@@ -63,6 +63,7 @@ def _version(load: Load, decoder: Decoder, model_hash: str) -> Mapping[str, obje
         "gpu_layers": load.gpu_layers if native.supports_gpu() else 0,
         "llama_cpp": native.version(),
         "build": native.build(),
+        "blas": decoder.blas,
     }
 
 

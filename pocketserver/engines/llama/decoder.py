@@ -1,5 +1,6 @@
 """The context of one conversation: tokens go in, logits come out, and what is in it is always known."""
 
+import contextlib
 import ctypes
 import time
 from collections.abc import Callable, Sequence
@@ -12,7 +13,9 @@ from pocketserver.engines.llama.borrowed_memory import borrowed
 from pocketserver.engines.llama.frames import Load
 from pocketserver.engines.llama.model import Model, common_prefix
 from pocketserver.engines.llama.native import AbortFlag
+from pocketserver.engines.llama.reading import LEAST_BATCH, batches, token_of, whole_batch
 from pocketserver.engines.llama.runtime import FLASH_ATTENTION_TYPES, GGML_TYPES, Runtime
+from pocketserver.engines.llama.untouched_memory import zeros_given_back
 from pocketserver.errors import Code, Refusal
 
 Logits = npt.NDArray[np.float32]
@@ -28,7 +31,7 @@ class DecodeAbortedError(Exception):
 
 
 class Decoder:
-    """One llama.cpp context with one sequence. `tokens` is exactly what its memory holds.
+    """One llama.cpp context with one sequence. `tokens` is exactly what its memory holds, marked as it was read.
 
     Not for two threads at once, except for `abort`.
     """
@@ -43,7 +46,10 @@ class Decoder:
         params.flash_attn_type = FLASH_ATTENTION_TYPES[runtime.flash_attention]
         params.n_seq_max, params.kv_unified = sequences, sequences > 1
         params.no_perf = True
-        self.pointer = llama_cpp.llama_init_from_model(model.pointer, params)
+        self.blas = runtime.blas and model.blas is not None and runtime.micro_batch >= 2 * LEAST_BATCH
+        offered = model.blas.offered() if model.blas is not None and self.blas else contextlib.nullcontext()
+        with zeros_given_back(), offered:
+            self.pointer = llama_cpp.llama_init_from_model(model.pointer, params)
         if not self.pointer:
             raise Refusal(
                 Code.CONTEXT_ALLOCATION_FAILED,
@@ -72,7 +78,7 @@ class Decoder:
         The last token of the prompt is always decoded again, for its logits. Models whose memory cannot be cut back
         (recurrent, hybrid) start anew.
         """
-        kept = min(common_prefix(self.tokens, list(prompt)), len(prompt) - 1)
+        kept = whole_batch(min(common_prefix(self.tokens, list(prompt)), len(prompt) - 1), prompt)
         return kept if self.truncate(kept) else 0
 
     def state_bytes(self) -> int:
@@ -114,14 +120,19 @@ class Decoder:
         return int(llama_cpp.llama_memory_seq_pos_max(self._memory, 0)) + 1
 
     def clear(self) -> None:
-        llama_cpp.llama_memory_clear(self._memory, True)
+        llama_cpp.llama_memory_clear(self._memory, False)  # zeros would make all of it resident
         self.tokens.clear()
 
     def prefill(self, tokens: Sequence[int], progress: Callable[[int], None]) -> None:
         """Decode a prompt's new tokens in micro-batches; logits are there for the last token."""
-        for start in range(0, len(tokens), self.micro_batch):
-            self.decode(tokens[start : start + self.micro_batch])
+        for batch in batches(tokens, self.micro_batch, blas=self.blas):
+            self.decode(batch)
             progress(len(self.tokens))
+
+    @property
+    def most_unmarked(self) -> int:
+        """Tokens of the largest batch that is not read through BLAS."""
+        return LEAST_BATCH - 1 if self.blas else self.micro_batch
 
     def decode(self, tokens: Sequence[int], *, all_logits: bool = False) -> None:
         """Append up to one micro-batch. Raises DecodeAbortedError, or Refusal when llama.cpp fails."""
@@ -147,7 +158,7 @@ class Decoder:
         assert 0 < count <= self.micro_batch
         batch.n_tokens = count
         for index, token in enumerate(tokens):
-            batch.token[index] = token
+            batch.token[index] = token_of(token)
             batch.pos[index] = start + index
             batch.n_seq_id[index] = 1
             batch.seq_id[index][0] = 0

@@ -16,6 +16,7 @@ from pocketserver.engines.llama.reply_format import derive_reply_format
 from pocketserver.engines.llama.template import ChatTemplate
 from pocketserver.engines.llama.tool_grammar import Thinking
 from pocketserver.engines.llama.tool_syntax import THINK
+from pocketserver.engines.llama.traits import answer_opening
 from pocketserver.engines.llama.typed_marks import TypedMarks
 
 
@@ -55,9 +56,17 @@ class Dialogue:
             typed_marks=self._typed_marks,
         )
 
-    def explainer(self, context_size: int, cached: Callable[[Sequence[int]], int] = lambda _prompt: 0) -> Explainer:
+    def explainer(
+        self,
+        context_size: int,
+        cached: Callable[[GenerationRequest, Sequence[int]], int] = lambda _request, _prompt: 0,
+    ) -> Explainer:
         """An explainer for one thread."""
         return Explainer(self._vocabulary, self.prompter(context_size), self._new_constraints(), cached)
+
+    def answer_opening(self) -> list[int]:
+        """The tokens between a question and its answer; none where the template does not show them."""
+        return self._vocabulary.split(answer_opening(self._template().render_probe))
 
     def constraint(self, request: GenerationRequest, prompt: Prompt) -> TokenConstraint | None:
         """What holds the reply to this request. Raises Refusal(INVALID_PARAMETER)."""

@@ -36,7 +36,7 @@ class Echo:
         """The same with the score of each token. Reads the whole prompt anew: the context holds it afterwards."""
         decoder.clear()
         scores = [self._named(self._tokens[0], is_first=True)]
-        size = min(decoder.micro_batch, _SCORED_AT_ONCE)
+        size = min(decoder.most_unmarked, _SCORED_AT_ONCE)
         for start in range(0, len(self._tokens), size):
             if cancelled():
                 raise DecodeAbortedError

@@ -23,7 +23,7 @@ class Explainer:
         vocabulary: Vocabulary,
         prompter: Prompter,
         constraints: ReplyConstraints,
-        cached: Callable[[Sequence[int]], int] = lambda _prompt: 0,
+        cached: Callable[[GenerationRequest, Sequence[int]], int] = lambda _request, _prompt: 0,
     ) -> None:
         self._vocabulary = vocabulary
         self._prompter = prompter
@@ -44,7 +44,7 @@ class Explainer:
             prompt=b"".join(self._vocabulary.spelt(token) for token in prompt.tokens).decode(errors="replace"),
             tokens=tuple(PromptToken(id=token, text=self._vocabulary.text(token)) for token in prompt.tokens),
             prompt_tokens=len(prompt.tokens),
-            cached_tokens=self._cached(prompt.tokens),
+            cached_tokens=self._cached(request, prompt.tokens),
             context_size=size,
             usable_tools=self._usable_tools(request, prompt.thinking),
             problems=tuple(map(_problem, refused)),

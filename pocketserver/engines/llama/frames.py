@@ -57,6 +57,7 @@ class Load(_Frame, frozen=True, kw_only=True, tag="load"):
     gpu_layers: int = -1
     extra_buffers: bool = True
     micro_batch: int = 256
+    blas: bool = False
     drafts: Drafts = Drafts()
     template: str | None = None
     state_folder: str | None = None

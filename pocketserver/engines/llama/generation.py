@@ -35,6 +35,8 @@ class Generation:
 
     request: GenerationRequest
     prompt: Sequence[int]
+    reading: Sequence[int]
+    """The prompt's tokens, marked as they are read."""
     cached_tokens: int
     decoder: Decoder
     vocabulary: Vocabulary
@@ -95,7 +97,7 @@ class Generation:
 
     def _read_prompt(self) -> None:
         """Decode the prompt, together with what the constraint forces at the answer's very start."""
-        rest = self.prompt[self.cached_tokens :]
+        rest = self.reading[self.cached_tokens :]
         forced = self.constraint.forced() if self.constraint else []
         if not forced or self._scored:
             self.decoder.prefill(rest, self.progress)
@@ -212,8 +214,7 @@ class Generation:
         return events
 
     def _decode(self, tokens: Sequence[int]) -> None:
-        for start in range(0, len(tokens), self.decoder.micro_batch):
-            self.decoder.decode(tokens[start : start + self.decoder.micro_batch])
+        self.decoder.prefill(tokens, lambda _tokens: None)
 
     def _score(self, token: int, logits: Logits) -> TokenScore:
         best = most_probable(logits, min(self.request.top_logprobs or 0, len(logits)))

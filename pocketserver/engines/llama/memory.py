@@ -12,6 +12,7 @@ SMALLEST_CONTEXT = 512
 
 _PROCESS_BYTES = 96 * 1024 * 1024  # interpreter, libraries and the vocabulary, as measured with the default model
 _STEP = 256
+_WIDEST_LAYER = 4  # rows of a feed-forward matrix, as a multiple of its columns
 _MIB = 1024 * 1024
 
 
@@ -28,13 +29,19 @@ class MemoryNeed:
         return self.weights_bytes + self.cache_bytes + self.compute_bytes + _PROCESS_BYTES
 
 
-def memory_need(metadata: GgufMetadata, context: int, micro_batch: int, kv_type: KvType = KvType.F16) -> MemoryNeed:
-    """An estimate on the safe side; computing buffers hold logits and some rows of activations for a micro-batch."""
+def memory_need(
+    metadata: GgufMetadata, context: int, micro_batch: int, kv_type: KvType = KvType.F16, *, blas: bool = False
+) -> MemoryNeed:
+    """An estimate on the safe side; computing buffers hold logits and some rows of activations for a micro-batch.
+
+    With `blas`, the largest matrix of a layer is there once more in float32.
+    """
     row = metadata.vocabulary_size * 4 + metadata.embedding_length * 4 * 24
+    matrix = metadata.embedding_length**2 * _WIDEST_LAYER * 4 if blas else 0
     return MemoryNeed(
         weights_bytes=metadata.tensor_bytes,
         cache_bytes=metadata.kv_cache_bytes(context, BYTES_PER_ELEMENT[kv_type]),
-        compute_bytes=row * micro_batch,
+        compute_bytes=row * micro_batch + matrix,
     )
 
 
@@ -44,6 +51,8 @@ def choose_context(
     available_bytes: int,
     micro_batch: int,
     kv_type: KvType = KvType.F16,
+    *,
+    blas: bool = False,
 ) -> int:
     """The context to load with, in tokens: the wanted one, or the smallest of trained length, 8,192 and what fits.
 
@@ -51,9 +60,13 @@ def choose_context(
     """
     context = wanted or min(metadata.context_length or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
     lowest = context if wanted else min(context, SMALLEST_CONTEXT)
-    while context > lowest and memory_need(metadata, context, micro_batch, kv_type).total_bytes > available_bytes:
+
+    def needs(size: int) -> int:
+        return memory_need(metadata, size, micro_batch, kv_type, blas=blas).total_bytes
+
+    while context > lowest and needs(context) > available_bytes:
         context = max(lowest, context - _STEP)
-    needed = memory_need(metadata, context, micro_batch, kv_type).total_bytes
+    needed = needs(context)
     if needed > available_bytes:
         raise _insufficient(needed, available_bytes, context)
     return context

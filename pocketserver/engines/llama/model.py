@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import llama_cpp
 
-from pocketserver.engines.llama import native
+from pocketserver.engines.llama import blas, native
 from pocketserver.engines.llama.frames import Load
 from pocketserver.errors import Code, Refusal
 
@@ -126,6 +126,8 @@ class Model:
     """A loaded GGUF model. Raises Refusal(INTERNAL_ERROR) when llama.cpp does not take the file."""
 
     def __init__(self, load: Load, progress: object) -> None:
+        self.blas = blas.find()
+        """What its contexts may use; withdrawn before the weights are laid out."""
         params = llama_cpp.llama_model_default_params()
         params.n_gpu_layers = load.gpu_layers if native.supports_gpu() else 0
         params.use_extra_bufts = load.extra_buffers

@@ -29,10 +29,11 @@ class LlamaOptions:
     kv_type: KvType | None = None
     flash_attention: FlashAttention = FlashAttention.AUTO
     micro_batch: int | None = None
+    blas: bool | None = None
     draft_tokens: int | None = None
     tuning: bool = False
     tune_again: bool = False
-    tuning_seconds: float = 10.0
+    tuning_seconds: float = 12.0
     gpu_layers: int | str = "auto"
     chat_template: Path | None = None
     reasoning_budget: int | None = None

@@ -41,7 +41,8 @@ FLASH_ATTENTION_TYPES: Mapping[FlashAttention, int] = {
 class Runtime(msgspec.Struct, frozen=True, kw_only=True):
     """One way to run a model. `threads_batch` computes prompts, `threads` single tokens.
 
-    `micro_batch` is how many tokens are computed at once, and so the longest wait for a cancel without a CPU.
+    `micro_batch` is how many tokens are computed at once, and so the longest wait for a cancel without a CPU. With
+    `blas`, the matrices of long stretches of a prompt are multiplied by llama.cpp's BLAS backend.
     """
 
     threads: int
@@ -49,12 +50,13 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
     kv_type: KvType = KvType.F16
     flash_attention: FlashAttention = FlashAttention.AUTO
     micro_batch: int = 256
+    blas: bool = False
 
     def __str__(self) -> str:
         threads = str(self.threads) if self.threads == self.threads_batch else f"{self.threads}/{self.threads_batch}"
         return (
             f"{threads} threads, {self.kv_type} cache, flash attention {self.flash_attention},"
-            f" micro-batch {self.micro_batch}"
+            f" micro-batch {self.micro_batch}{', prompts through BLAS' if self.blas else ''}"
         )
 
 

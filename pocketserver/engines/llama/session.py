@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 import psutil
@@ -33,6 +33,7 @@ from pocketserver.engines.llama.frames import (
 from pocketserver.engines.llama.generation import Generation
 from pocketserver.engines.llama.model import Model
 from pocketserver.engines.llama.prompting import prompt_field, too_long
+from pocketserver.engines.llama.reading import ReadingPlan
 from pocketserver.engines.llama.runtime import Runtime
 
 Send = Callable[[FromWorker], None]
@@ -93,7 +94,14 @@ class Session:
         self.rest_seconds = load.cache.rest_seconds
         self._prompter = self._dialogue.prompter(self._decoder.context_size)
         self._counting = self._dialogue.prompter(self._decoder.context_size)
-        self._explainer = self._dialogue.explainer(self._decoder.context_size, self._cache.known)
+        self._plan = ReadingPlan(
+            blas=self._decoder.blas,
+            opening=self._dialogue.answer_opening() if self._decoder.blas else (),
+            end_tokens=self._model.vocabulary.end_tokens,
+        )
+        self._explainer = self._dialogue.explainer(
+            self._decoder.context_size, lambda request, prompt: self._cache.known(self._reading(request, prompt))
+        )
         self._load_seconds = time.perf_counter() - started
         send(self._loaded())
 
@@ -110,6 +118,12 @@ class Session:
         else:
             self._generate(job, _budgeted(job.request))
 
+    def _reading(self, request: GenerationRequest, prompt: Sequence[int]) -> list[int]:
+        """A prompt that is echoed with scores is read as `Echo` does: unmarked."""
+        if request.echo and request.top_logprobs is not None:
+            return list(prompt)
+        return self._plan.marked(prompt, raw=request.prompt is not None)
+
     def _embed(self, job: Job, request: Embed) -> None:
         job.attach(self._embedder.abort)
         try:
@@ -124,11 +138,13 @@ class Session:
         self._check_length(prompt, prompt_field(request))
         self._send(Preparing(id=request.id, stage=Stage.CONSTRAINT))
         constraint = self._dialogue.constraint(request, rendered)
-        cached = self._cache.prepare(prompt)
+        reading = self._reading(request, prompt)
+        cached = self._cache.prepare(reading)
         self._send(Accepted(id=request.id, prompt_tokens=len(prompt), cached_tokens=cached))
         generation = Generation(
             request=request,
             prompt=prompt,
+            reading=reading,
             cached_tokens=cached,
             decoder=self._decoder,
             vocabulary=self._model.vocabulary,
@@ -189,7 +205,7 @@ class Session:
         return Loaded(
             context_size=self._decoder.context_size,
             gpu_layers=self._model.gpu_layers,
-            runtime=self._runtime,
+            runtime=msgspec.structs.replace(self._runtime, blas=self._decoder.blas),
             drafts=self._drafts,
             supports_tools=self._dialogue.supports_tools,
             template_problem=problem,
@@ -206,6 +222,7 @@ def runtime_of(load: Load) -> Runtime:
         kv_type=load.kv_type,
         flash_attention=load.flash_attention,
         micro_batch=load.micro_batch,
+        blas=load.blas,
     )
 
 

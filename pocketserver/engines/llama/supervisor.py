@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from pocketserver.engines.llama import blas_library
 from pocketserver.engines.llama.frames import (
     CLOSE_SECONDS,
     Accepted,
@@ -240,15 +241,17 @@ class Supervisor:
             raise Refusal(Code.MODEL_NOT_LOADED, "This model only makes embeddings. Choose a model that writes text.")
         available = available_memory(options.memory_limit_bytes)
         kv_type, micro_batch = options.kv_type or KvType.F16, options.micro_batch or MICRO_BATCH
+        blas = options.blas is not False and blas_library.installed() is not None
         load = Load(
             path=str(options.path),
-            context_size=choose_context(metadata, options.context, available, micro_batch, kv_type),
+            context_size=choose_context(metadata, options.context, available, micro_batch, kv_type, blas=blas),
             threads=options.threads,
             threads_batch=options.threads_batch,
             kv_type=kv_type,
             flash_attention=options.flash_attention,
             gpu_layers=options.gpu_layers if isinstance(options.gpu_layers, int) else -1,
             micro_batch=micro_batch,
+            blas=bool(options.blas),
             drafts=Drafts(tokens=options.draft_tokens or 0),
             template=read_template(options.chat_template),
             state_folder=str(options.state_folder),

@@ -1,5 +1,6 @@
 """What a chat template keeps and what it drops or refuses, found out by rendering sentinel words."""
 
+import contextlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -69,6 +70,14 @@ def sample_tool(name: str) -> JsonValue:
 
 
 TOOLS = (sample_tool("zqalpha"), sample_tool("zqbeta"))
+
+
+def answer_opening(render: Render) -> str:
+    """What a template writes between a question and its answer; empty where it shows nothing of the kind."""
+    with contextlib.suppress(TemplateFault):
+        text = render([user(), assistant(), user("zqagain")], (), NO_PROMPT)
+        return text.partition("zquser")[2].partition("zqanswer")[0]
+    return ""
 
 
 def user(text: str = "zquser") -> Turn:

@@ -117,5 +117,6 @@ def with_choice(load: Load, choice: Choice) -> Load:
         kv_type=runtime.kv_type,
         flash_attention=runtime.flash_attention,
         micro_batch=runtime.micro_batch,
+        blas=runtime.blas,
         drafts=choice.drafts,
     )

@@ -22,6 +22,9 @@ WORTH_EXACTNESS = 1.05
 WORTH_MEMORY = 1.10
 """Flash attention is kept while it is no more than 10 % slower: single rows differ by 5 % from one time to the next."""
 
+WORTH_BLAS = 1.10
+"""BLAS reads prompts if that is so much faster: it does not read their short stretches, and batches split there."""
+
 WORTH_A_CHANGE = 1.05
 """Smaller gains than this are noise, and leave the number of threads and the micro-batch as they are."""
 
@@ -34,7 +37,7 @@ WORTH_DRAFTING = 1.25
 DRAFT_LENGTHS = (7, 15)
 """Tokens that speculation may decode behind a certain one; with it, whole tiles of 8 or 16 rows are computed."""
 
-VERSION = 1
+VERSION = 2
 """Of the records; others are measured anew."""
 
 
@@ -43,6 +46,7 @@ class Question(StrEnum):
 
     THREADS = "threads"
     FORMAT = "format"
+    BLAS = "blas"
     MICRO_BATCH = "micro_batch"
 
 
@@ -111,6 +115,8 @@ class Given(Protocol):
     @property
     def micro_batch(self) -> int | None: ...
     @property
+    def blas(self) -> bool | None: ...
+    @property
     def draft_tokens(self) -> int | None: ...
 
 
@@ -127,6 +133,7 @@ def choose(record: TuningRecord, given: Given) -> Choice:
     """The best of what was measured, as far as it was not set by hand; the usual while that was disturbed."""
     usual, rows = record.usual, record.rows if record.is_settled else ()
     best = choose_format(rows, given)
+    blas = best_blas(rows) if given.blas is None else given.blas
     threads = given.threads or best_threads(rows, usual)
     threads_batch = given.threads_batch or given.threads or best_batch_threads(rows, usual)
     runtime = Runtime(
@@ -135,11 +142,14 @@ def choose(record: TuningRecord, given: Given) -> Choice:
         kv_type=best.runtime.kv_type if best else given.kv_type or usual.kv_type,
         flash_attention=best.runtime.flash_attention if best else given.flash_attention,
         micro_batch=given.micro_batch or best_micro_batch(rows, usual),
+        blas=blas,
     )
     drafts = drafts_that_pay(best.batches if best else ())
     if given.draft_tokens is not None:
         drafts = Drafts(tokens=given.draft_tokens)
     exact = best.batch_invariant if best and _same_threads(best.runtime, runtime) else None
+    if exact and blas:
+        exact = next((row.batch_invariant for row in rows if row.question is Question.BLAS and row.runtime.blas), None)
     return Choice(runtime=runtime, drafts=drafts, batch_invariant=exact)
 
 
@@ -189,6 +199,12 @@ def best_batch_threads(rows: Iterable[Row], usual: Runtime) -> int:
     """Threads that read prompts fastest: they compute, where generating waits for memory."""
     seconds = {row.runtime.threads: row.prompt_empty for row in rows if row.question is Question.THREADS}
     return _best(seconds, usual.threads_batch)
+
+
+def best_blas(rows: Iterable[Row]) -> bool:
+    """Whether prompts are read through BLAS: when that was measured, and pays."""
+    seconds = {row.runtime.blas: row.prompt_empty for row in rows if row.question is Question.BLAS}
+    return len(seconds) > 1 and seconds[True] * WORTH_BLAS <= seconds[False]
 
 
 def best_micro_batch(rows: Iterable[Row], usual: Runtime) -> int:

@@ -28,6 +28,7 @@ from pocketserver.engines.llama.tuning import (
     Row,
     TuningRecord,
     best_batch_threads,
+    best_blas,
     best_format,
     best_threads,
     better,
@@ -100,9 +101,12 @@ class _Measuring:
         for kv_type, flash_attention in FORMATS:
             with contextlib.suppress(Refusal):  # not every format suits every model's head size
                 self._measure_format(msgspec.structs.replace(quick, kv_type=kv_type, flash_attention=flash_attention))
+        best = best_format(self._rows)
+        self._measure_blas(best.runtime if best else quick)
         self._measure_close_ones_again()
         best = best_format(self._rows)
-        self._measure_micro_batches(best.runtime if best else quick)
+        chosen = msgspec.structs.replace(best.runtime if best else quick, blas=best_blas(self._rows))
+        self._measure_micro_batches(chosen)
         return TuningRecord(
             build="",
             safe_mode=not self._load.extra_buffers,
@@ -223,6 +227,29 @@ class _Measuring:
             same = same and all(np.array_equal(row, decoder.logits(index)) for index, row in enumerate(alone))
         decoder.truncate(depth)
         return same, tuple(batches)
+
+    def _measure_blas(self, runtime: Runtime) -> None:
+        """A micro-batch through BLAS and without: the matrices' layout is changed for each one, however short it is."""
+        suits = self._model.blas is not None and self._model.gpu_layers == 0 and self._model.can_be_cut
+        if not suits or not self._time_is_left:
+            return
+        text = self._text(runtime.micro_batch)
+        with self._context(runtime) as decoder:
+            seconds = _timed(decoder.decode, text) / len(text)
+        self._add(_row(Question.BLAS, runtime, seconds, 0.0))
+        if self._time_is_left:
+            self._add(self._blas_row(msgspec.structs.replace(runtime, blas=True), text))
+
+    def _blas_row(self, runtime: Runtime, text: Sequence[int]) -> Row:
+        """The same in two batches first, for their logits: BLAS makes its threads and buffers meanwhile."""
+        with self._context(runtime) as decoder:
+            for part in (text[: len(text) // 3], text[len(text) // 3 :]):
+                decoder.decode(part)
+            parted = decoder.logits().copy()
+            decoder.clear()
+            seconds = _timed(decoder.decode, text) / len(text)
+            same = bool(np.array_equal(parted, decoder.logits()))
+        return msgspec.structs.replace(_row(Question.BLAS, runtime, seconds, 0.0), batch_invariant=same)
 
     def _measure_micro_batches(self, runtime: Runtime) -> None:
         for size in GPU_MICRO_BATCHES if self._model.gpu_layers > 0 else MICRO_BATCHES:

@@ -1,0 +1,152 @@
+"""The library with llama.cpp's BLAS backend: where it lies, and how it is built. Standard library alone.
+
+    python -m pocketserver.engines.llama.blas_library
+
+llama.cpp is built without it, because a build that needs OpenBLAS cannot be shared with other programs. It is one
+source file of llama-cpp-python's own source archive, compiled here against exactly the installed version, and used with
+the OpenBLAS of the package scipy-openblas32.
+"""
+
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_PACKAGE = "llama-cpp-python"
+_FOLDER = Path(sys.prefix) / "share" / "pocketserver"
+_WANTED = ("ggml/include/", "ggml/src/ggml-impl.h", "ggml/src/ggml-backend-impl.h", "ggml/src/ggml-blas/")
+_PREFIXED = ("cblas_sgemm", "openblas_set_num_threads", "openblas_get_parallel")
+"""What the backend calls; scipy-openblas32 has these names with `scipy_` before them, to stand beside other builds."""
+_OPTIONS = ("-O2", "-std=c++17", "-fopenmp", "-shared", "-fPIC", "-DGGML_USE_OPENMP", "-DGGML_BLAS_USE_OPENBLAS")
+_BUILD_SECONDS = 600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Libraries:
+    """Files of one build."""
+
+    backend: Path
+    openblas: Path
+
+
+class BuildFailedError(Exception):
+    """The backend cannot be built here; the text says why."""
+
+
+def installed() -> Libraries | None:
+    """The libraries for the installed version of llama.cpp, if both are there."""
+    openblas = _openblas()
+    backend = _backend()
+    return Libraries(backend=backend, openblas=openblas) if openblas and backend.exists() else None
+
+
+def is_possible() -> bool:
+    """Whether a build could be tried: on Linux, with OpenBLAS and a compiler at hand."""
+    return sys.platform == "linux" and _openblas() is not None and _compiler() is not None
+
+
+def build() -> Path:
+    """Build the backend if it is not there; its path. Blocks for some seconds. Raises BuildFailedError."""
+    backend, openblas, compiler = _backend(), _openblas(), _compiler()
+    if backend.exists():
+        return backend
+    if sys.platform != "linux" or openblas is None or compiler is None:
+        raise BuildFailedError("it needs Linux, a C++ compiler and the package scipy-openblas32")
+    try:
+        with tempfile.TemporaryDirectory(prefix="ggml-blas-") as folder:
+            source = _unpacked(_downloaded(Path(folder)), Path(folder))
+            backend.parent.mkdir(parents=True, exist_ok=True)
+            unfinished = backend.with_suffix(f".{os.getpid()}")
+            _run([compiler, *_arguments(source, openblas), "-o", str(unfinished)])
+            unfinished.replace(backend)
+    except (OSError, tarfile.TarError, subprocess.TimeoutExpired) as error:
+        raise BuildFailedError(str(error)) from error
+    return backend
+
+
+def _backend() -> Path:
+    return _FOLDER / f"libggml-blas-{importlib.metadata.version(_PACKAGE)}.so"
+
+
+def _openblas() -> Path | None:
+    found = importlib.util.find_spec("scipy_openblas32")
+    if found is None or found.origin is None:
+        return None
+    library = Path(found.origin).parent / "lib" / "libscipy_openblas.so"
+    return library if library.exists() else None
+
+
+def _compiler() -> str | None:
+    names = (os.environ.get("CXX"), "c++", "g++", "clang++")
+    return next((path for name in names if name and (path := shutil.which(name))), None)
+
+
+def _downloaded(folder: Path) -> Path:
+    """The source archive of the installed version, as pip finds it with the user's own settings."""
+    wanted = f"{_PACKAGE}=={importlib.metadata.version(_PACKAGE)}"
+    options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--no-binary", _PACKAGE, "--dest", str(folder)]
+    _run([sys.executable, "-m", "pip", "download", *options, wanted])
+    found = next(folder.glob("*.tar.gz"), None)
+    if found is None:
+        raise BuildFailedError("pip has no source archive of llama-cpp-python")
+    return found
+
+
+def _unpacked(archive: Path, folder: Path) -> Path:
+    """The folder of ggml with the few files that are needed."""
+    with tarfile.open(archive) as tar:
+        tar.extractall(folder, members=_needed(tar), filter="data")
+    found = next(folder.glob("*/vendor/llama.cpp/ggml"), None)
+    if found is None:
+        raise BuildFailedError("the source archive has no ggml")
+    return found
+
+
+def _needed(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    for member in tar:
+        _, _, path = member.name.partition("/vendor/llama.cpp/")
+        if path.startswith(_WANTED):
+            yield member
+
+
+def _arguments(source: Path, openblas: Path) -> list[str]:
+    llama = importlib.util.find_spec("llama_cpp")
+    assert llama is not None
+    assert llama.origin is not None
+    includes = [source / "include", source / "src", openblas.parent.parent / "include"]
+    names = [f"-D{name}=scipy_{name}" for name in _PREFIXED]
+    base = Path(llama.origin).parent / "lib"
+    libraries = [f"-L{base}", "-l:libggml-base.so.0", str(openblas)]
+    return [
+        *_OPTIONS,
+        *names,
+        *(f"-I{path}" for path in includes),
+        str(source / "src/ggml-blas/ggml-blas.cpp"),
+        *libraries,
+    ]
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_BUILD_SECONDS)
+    if done.returncode != 0:
+        lines = (done.stderr or done.stdout).strip().splitlines()
+        raise BuildFailedError(lines[-1] if lines else f"{command[0]} ended with {done.returncode}")
+
+
+def main() -> None:
+    """Build, and say in one line what is missing without it: prompts are read all the same."""
+    try:
+        build()
+    except BuildFailedError as failure:
+        print(f"Prompts will be read without BLAS, which is slower: {failure}.")
+
+
+if __name__ == "__main__":
+    main()
