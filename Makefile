@@ -1,6 +1,7 @@
 # Short targets, the same for people and for CI. ARGS is passed on: make serve ARGS="--no-mdns --host 127.0.0.1"
 # llama.cpp is compiled with the flags that suit this processor (tools/build_flags.py) unless CMAKE_ARGS says otherwise. A
 # wheel that pip has kept from an earlier build is used as it is; `pocketserver tune` tells when another build would pay.
+# Its BLAS backend is compiled beside it in some seconds; without it prompts are read more slowly, and a line says so.
 PYTHON ?= python3
 VENV   := .venv
 PIP    := $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
@@ -72,6 +73,7 @@ $(VENV)/.created:
 $(VENV)/.product: $(VENV)/.created pyproject.toml constraints.txt
 	@echo "Installing pocketserver; llama.cpp is compiled once, which takes some minutes."
 	CMAKE_ARGS="$${CMAKE_ARGS-$$(PYTHONPATH=. $(PYTHON) tools/build_flags.py)}" $(PIP) install -c constraints.txt -e '.[llama]'
+	$(VENV)/bin/python -m pocketserver.engines.llama.blas_library
 	touch $@
 
 $(VENV)/.development: $(VENV)/.product

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -13,7 +14,7 @@ from rich.table import Table
 from pocketserver import settings
 from pocketserver.assembly import llama_options, prepare_model
 from pocketserver.cli import banner
-from pocketserver.engines.llama import build_flags
+from pocketserver.engines.llama import blas_library, build_flags
 from pocketserver.engines.llama.process import LlamaEngine, Tuned
 from pocketserver.engines.llama.tuning import TOO_BUSY, Question, Row
 from pocketserver.errors import Refusal, StartupError
@@ -57,6 +58,9 @@ def tune(
     show(tuned)
     if explain:
         typer.echo(_EXPLANATION)
+    if blas_library.is_possible() and blas_library.installed() is None:
+        build = f'"{sys.executable}" -m {blas_library.__name__}'
+        typer.echo(f"\nPrompts might be read faster through BLAS. Build its backend, which takes seconds:\n  {build}")
     if command:
         typer.echo(f"\nAnother build of llama.cpp would suit this processor better. {' '.join(advice)}\nBuild it with:")
         typer.echo(f"  {command}")

@@ -42,26 +42,28 @@ class BuildFailedError(Exception):
 
 def installed() -> Libraries | None:
     """The libraries for the installed version of llama.cpp, if both are there."""
-    openblas = _openblas()
-    backend = _backend()
-    return Libraries(backend=backend, openblas=openblas) if openblas and backend.exists() else None
+    version, openblas = _llama_version(), _openblas()
+    if version is None or openblas is None or not _backend(version).exists():
+        return None
+    return Libraries(backend=_backend(version), openblas=openblas)
 
 
 def is_possible() -> bool:
     """Whether a build could be tried: on Linux, with OpenBLAS and a compiler at hand."""
-    return sys.platform == "linux" and _openblas() is not None and _compiler() is not None
+    return sys.platform == "linux" and None not in (_llama_version(), _openblas(), _compiler())
 
 
 def build() -> Path:
     """Build the backend if it is not there; its path. Blocks for some seconds. Raises BuildFailedError."""
-    backend, openblas, compiler = _backend(), _openblas(), _compiler()
+    version, openblas, compiler = _llama_version(), _openblas(), _compiler()
+    if sys.platform != "linux" or version is None or openblas is None or compiler is None:
+        raise BuildFailedError("it needs Linux, a C++ compiler and the packages llama-cpp-python and scipy-openblas32")
+    backend = _backend(version)
     if backend.exists():
         return backend
-    if sys.platform != "linux" or openblas is None or compiler is None:
-        raise BuildFailedError("it needs Linux, a C++ compiler and the package scipy-openblas32")
     try:
         with tempfile.TemporaryDirectory(prefix="ggml-blas-") as folder:
-            source = _unpacked(_downloaded(Path(folder)), Path(folder))
+            source = _unpacked(_downloaded(version, Path(folder)), Path(folder))
             backend.parent.mkdir(parents=True, exist_ok=True)
             unfinished = backend.with_suffix(f".{os.getpid()}")
             _run([compiler, *_arguments(source, openblas), "-o", str(unfinished)])
@@ -71,8 +73,15 @@ def build() -> Path:
     return backend
 
 
-def _backend() -> Path:
-    return _FOLDER / f"libggml-blas-{importlib.metadata.version(_PACKAGE)}.so"
+def _backend(version: str) -> Path:
+    return _FOLDER / f"libggml-blas-{version}.so"
+
+
+def _llama_version() -> str | None:
+    try:
+        return importlib.metadata.version(_PACKAGE)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def _openblas() -> Path | None:
@@ -88,11 +97,10 @@ def _compiler() -> str | None:
     return next((path for name in names if name and (path := shutil.which(name))), None)
 
 
-def _downloaded(folder: Path) -> Path:
-    """The source archive of the installed version, as pip finds it with the user's own settings."""
-    wanted = f"{_PACKAGE}=={importlib.metadata.version(_PACKAGE)}"
+def _downloaded(version: str, folder: Path) -> Path:
+    """The source archive of this version, as pip finds it with the user's own settings."""
     options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--no-binary", _PACKAGE, "--dest", str(folder)]
-    _run([sys.executable, "-m", "pip", "download", *options, wanted])
+    _run([sys.executable, "-m", "pip", "download", *options, f"{_PACKAGE}=={version}"])
     found = next(folder.glob("*.tar.gz"), None)
     if found is None:
         raise BuildFailedError("pip has no source archive of llama-cpp-python")

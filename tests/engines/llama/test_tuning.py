@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from pocketserver.engines.llama import blas_library
 from pocketserver.engines.llama.options import LlamaOptions
 from pocketserver.engines.llama.runtime import Drafts, FlashAttention, KvType, Runtime, check
 from pocketserver.engines.llama.tuning import Batch, Question, Row, TuningRecord, better, choose, drafts_that_pay
@@ -104,6 +105,44 @@ def test_threads_for_prompts_and_for_generating_are_chosen_apart_and_noise_chang
     assert noisy.threads == 2
 
 
+def blas_rows(plain: float, blas: float, *, exact: bool = True) -> tuple[Row, Row]:
+    pair = [
+        Row(
+            question=Question.BLAS,
+            runtime=Runtime(threads=2, threads_batch=2, blas=used),
+            prompt_empty=seconds,
+            prompt_filled=seconds,
+            generate_empty=0.0,
+            generate_filled=0.0,
+            batch_invariant=exact if used else None,
+        )
+        for used, seconds in ((False, plain), (True, blas))
+    ]
+    return pair[0], pair[1]
+
+
+def test_prompts_are_read_through_blas_where_that_is_a_tenth_faster() -> None:
+    assert choose(record(*blas_rows(1.0, 0.5)), given()).runtime.blas
+    assert not choose(record(*blas_rows(1.0, 0.95)), given()).runtime.blas
+    assert not choose(
+        record(blas_rows(1.0, 0.5)[0]), given()
+    ).runtime.blas  # time ran out before the other was measured
+    assert not choose(record(*blas_rows(1.0, 0.5)), given(blas=False)).runtime.blas
+    assert choose(record(), given(blas=True)).runtime.blas
+
+
+def test_a_format_stays_exact_with_blas_only_when_blas_is() -> None:
+    fast = format_row(KvType.Q8_0, 1.0, exact=True)
+    assert choose(record(fast, *blas_rows(1.0, 0.5)), given()).batch_invariant is True
+    assert choose(record(fast, *blas_rows(1.0, 0.5, exact=False)), given()).batch_invariant is False
+
+
+def test_until_a_quieter_start_the_usual_values_are_used() -> None:
+    rows = (thread_row(1, 0.1, 0.1), thread_row(2, 9.0, 9.0), *blas_rows(1.0, 0.5))
+    assert choose(record(*rows, busy=0.5), given()).runtime == USUAL
+    assert choose(record(*rows, busy=0.5, attempts=3), given()).runtime.threads == 1
+
+
 def test_drafts_are_as_long_as_batches_pay() -> None:
     def batches(eight: float, sixteen: float) -> tuple[Batch, ...]:
         seconds = {1: 1.0, 8: eight, 16: sixteen}
@@ -162,6 +201,19 @@ async def test_a_model_is_measured_once_and_runs_as_it_was_chosen(make_engine: M
     await again.loaded()
     assert again.tuned is not None
     assert again.tuned.record.build == "b"  # not measured again
+
+
+@pytest.mark.real_model
+async def test_formats_are_measured_with_the_threads_that_are_set(make_engine: MakeEngine) -> None:
+    engine = make_engine(tuning=True, tuning_seconds=60.0, threads=1)
+    await engine.start()
+    await engine.loaded()
+    assert engine.tuned is not None
+    rows = engine.tuned.record.rows
+    assert {(row.runtime.threads, row.runtime.threads_batch) for row in rows} == {(1, 1)}
+    assert Question.THREADS not in {row.question for row in rows}
+    tried = {row.runtime.blas for row in rows if row.question is Question.BLAS}
+    assert tried == ({False, True} if blas_library.installed() else set())
 
 
 def formats_of(measured: TuningRecord) -> tuple[Row, ...]:
