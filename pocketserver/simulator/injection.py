@@ -9,7 +9,6 @@ import msgspec
 from aiohttp import web
 
 from pocketserver.errors import Refusal
-from pocketserver.simulator.captured import CapturedRequest
 from pocketserver.simulator.fault_book import ArmedFault, Asked, refusal_of
 from pocketserver.simulator.faults import FAULTS, Place
 from pocketserver.simulator.faulty_writer import FaultyWriter
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 PAGE = "/page/"
 """What a person looks at the device with: it is no client, so it is neither captured nor struck."""
-_CAPTURED = web.RequestKey("captured", CapturedRequest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +37,6 @@ class Injection:
         if request.path.startswith(PAGE):
             return await handler(request)
         captured = self.simulator.arrived(request.method, request.path_qs, request.headers, request[REQUEST_ID])
-        request[_CAPTURED] = captured
         captured.live_body = lambda: request._read_bytes  # noqa: SLF001 - aiohttp keeps what a handler has read
         try:
             return await handler(request)
@@ -64,7 +61,7 @@ class Injection:
         fault = self.simulator.faults.strike(asked)
         if fault is None:
             return await handler(request)
-        self.simulator.struck(fault, request[_CAPTURED])
+        self.simulator.struck(fault, request[REQUEST_ID])
         match FAULTS[fault.asked.fault].place:
             case Place.REFUSAL:
                 raise refusal_of(fault.asked)

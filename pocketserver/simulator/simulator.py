@@ -254,8 +254,9 @@ class Simulator:
              "fault": request.fault},
         )  # fmt: skip
 
-    def struck(self, fault: ArmedFault, request: CapturedRequest) -> None:
-        """Note that a fault meets a request."""
+    def struck(self, fault: ArmedFault, request_id: str) -> None:
+        """Note that a fault meets a request that is being answered."""
+        request = self._running[request_id]
         request.fault = fault.asked.fault
         self.tell("fault", id=fault.id, fault=fault.asked.fault, request=request.id)
 

@@ -14,9 +14,8 @@ from pocketserver import __version__
 from pocketserver.chat import Timings, Usage
 from pocketserver.errors import Code
 from pocketserver.telemetry import buckets, exposition
-from pocketserver.telemetry.model_figures import ModelCollector, ModelFigures
-from pocketserver.telemetry.present import LastRequest, LastRequestFigures, ProcessFigures, Sources, StateFigures
-from pocketserver.telemetry.rates import tokens_per_second
+from pocketserver.telemetry.model_figures import MeasuredAnswer, ModelCollector, ModelFigures
+from pocketserver.telemetry.present import LastRequestFigures, ProcessFigures, Sources, StateFigures
 from pocketserver.telemetry.request_figures import OTHER, RequestFigures
 
 _MOST_MODELS = 200
@@ -69,18 +68,14 @@ class Metrics:
         if usage is None:
             figures.broke_off(tokens)
             return
-        timings = timings or Timings()
-        figures.observe(usage, timings, time_to_first_token, seconds)
-        self._last.last = LastRequest(
-            finished_timestamp_seconds=time.time(),
-            duration_seconds=seconds,
-            prompt_tokens=usage.prompt_tokens,
-            cached_prompt_tokens=usage.cached_tokens,
-            generated_tokens=usage.completion_tokens,
-            time_to_first_token_seconds=time_to_first_token,
-            prompt_processing_seconds=timings.prompt_seconds or None,
-            tokens_per_second=tokens_per_second(usage, timings),
+        answer = self._last.last = MeasuredAnswer(
+            usage=usage,
+            timings=timings or Timings(),
+            time_to_first_token=time_to_first_token,
+            seconds=seconds,
+            ended=time.time(),
         )
+        figures.observe(answer)
 
     def render(self, accept: str = "") -> tuple[bytes, str]:
         """The exposition and its exact Content-Type, by the request's Accept. Takes milliseconds: use a thread."""

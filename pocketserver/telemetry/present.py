@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import msgspec
 import psutil
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from pocketserver.chat import EngineState, EngineStatus, ModelInfo
+from pocketserver.telemetry.model_figures import MeasuredAnswer
+from pocketserver.telemetry.rates import tokens_per_second
 
 
 class Lane(Protocol):
@@ -56,19 +57,6 @@ class Sources:
     upstreams: Callable[[], Sequence[Upstream]] = lambda: ()
 
 
-class LastRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer that was finished last. What was not measured is None and left out of the exposition."""
-
-    finished_timestamp_seconds: float
-    duration_seconds: float
-    prompt_tokens: int
-    cached_prompt_tokens: int
-    generated_tokens: int
-    time_to_first_token_seconds: float | None
-    prompt_processing_seconds: float | None
-    tokens_per_second: float | None
-
-
 _LAST_REQUEST_HELP = {
     "finished_timestamp_seconds": "When the last answered request ended, in Unix time.",
     "duration_seconds": "From the arrival of the last answered request to its last byte.",
@@ -85,17 +73,30 @@ class LastRequestFigures:
     """Gauges of the last request; absent before the first, because a zero would be a lie."""
 
     def __init__(self) -> None:
-        self.last: LastRequest | None = None
+        self.last: MeasuredAnswer | None = None
 
     def describe(self) -> Iterable[Metric]:
         return [_gauge(f"last_request_{name}", text) for name, text in _LAST_REQUEST_HELP.items()]
 
     def collect(self) -> Iterator[Metric]:
-        last = self.last
-        for name, text in _LAST_REQUEST_HELP.items():
-            value: float | None = None if last is None else getattr(last, name)
+        figures = {} if self.last is None else _last_request(self.last)
+        for name, value in figures.items():
             if value is not None:
-                yield _gauge(f"last_request_{name}", text, value)
+                yield _gauge(f"last_request_{name}", _LAST_REQUEST_HELP[name], value)
+
+
+def _last_request(last: MeasuredAnswer) -> dict[str, float | None]:
+    """Its figures; what was not measured is None."""
+    return {
+        "finished_timestamp_seconds": last.ended,
+        "duration_seconds": last.seconds,
+        "prompt_tokens": last.usage.prompt_tokens,
+        "cached_prompt_tokens": last.usage.cached_tokens,
+        "generated_tokens": last.usage.completion_tokens,
+        "time_to_first_token_seconds": last.time_to_first_token,
+        "prompt_processing_seconds": last.timings.prompt_seconds or None,
+        "tokens_per_second": tokens_per_second(last.usage, last.timings),
+    }
 
 
 class StateFigures:

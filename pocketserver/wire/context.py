@@ -152,15 +152,16 @@ class Answer:
 
     def note(self, batch: Sequence[Event]) -> None:
         """Look at events on their way out."""
-        if self.time_to_first_token is None and any(getattr(event, "tokens", 1) for event in batch):
-            self.time_to_first_token = time.monotonic() - self.arrived
         for event in batch:
-            if isinstance(event, Finished):
+            tokens = getattr(event, "tokens", None)  # an echoed prompt has 0, an end and a call's name have none
+            if self.time_to_first_token is None and tokens != 0:
+                self.time_to_first_token = time.monotonic() - self.arrived
+            if tokens is not None:
+                self.tokens += tokens
+            elif isinstance(event, Finished):
                 self.usage = added(self.usage, event.usage)
                 self.timings = _together(self.timings, event.timings)
                 self.awaited -= 1
-            else:
-                self.tokens += getattr(event, "tokens", 0)
 
 
 def added(before: Usage | None, more: Usage) -> Usage:

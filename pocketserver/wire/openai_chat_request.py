@@ -16,6 +16,7 @@ from pocketserver.chat import (
     JsonSchema,
     JsonValue,
 )
+from pocketserver.errors import Refusal
 from pocketserver.wire import json_body, openai_messages, openai_tools
 from pocketserver.wire.json_body import invalid
 from pocketserver.wire.openai_sampling import (
@@ -136,10 +137,15 @@ def _choices(given: int | None) -> int:
 def _max_tokens(body: Body, defaults: Defaults) -> int:
     """The newer name wins. A huge value is a safety limit of the client's, not an error."""
     newer, older = body.max_completion_tokens, body.max_tokens
-    for name, value in (("max_completion_tokens", newer), ("max_tokens", older)):
-        if value is not None and value < 1:
-            raise invalid(name, f"`{name}` must be 1 or more, not {shown(value)}.")
+    if newer is not None and newer < 1:
+        raise _no_limit("max_completion_tokens", newer)
+    if older is not None and older < 1:
+        raise _no_limit("max_tokens", older)
     return min(newer or older or defaults.max_tokens, MOST_TOKENS)
+
+
+def _no_limit(name: str, value: int) -> Refusal:
+    return invalid(name, f"`{name}` must be 1 or more, not {shown(value)}.")
 
 
 def _limit_field(body: Body) -> str | None:

@@ -131,7 +131,9 @@ class SimAnswer:
         if self._over:
             return None
         if self._prompt_seconds is None:
-            await self._read_prompt(pause)
+            self._device.rest()
+            self._prompt_seconds = self._device.prompt_seconds(self._prompt_tokens)
+            await self._pass(self._prompt_seconds, pause)
         if self._interruption is not None:
             await self._interruption.reached(self._made, pause, ended=False)
         made, size = self._made, self._batch_size()
@@ -145,11 +147,6 @@ class SimAnswer:
         elif self._device.clock.virtual:
             await asyncio.sleep(0)
         return batch
-
-    async def _read_prompt(self, pause: Pause) -> None:
-        self._device.rest()
-        self._prompt_seconds = self._device.prompt_seconds(self._prompt_tokens)
-        await self._pass(self._prompt_seconds, pause)
 
     async def _pass(self, seconds: float, pause: Pause) -> None:
         """Let device time pass. Times add up from the start, so that waking up late once slows nothing down."""
