@@ -167,7 +167,7 @@ class LlamaEngine:
         supervisor, worker = self._supervisor, self._supervisor.worker
         if supervisor.tuned is None or worker is None:
             return None
-        choice = choose(supervisor.tuned, self._options)
+        choice = choose(supervisor.tuned, self._options, worker.loaded.context_size)
         choice = replace(choice, runtime=worker.loaded.runtime, drafts=worker.loaded.drafts)  # what really runs
         return Tuned(record=supervisor.tuned, choice=choice, version=worker.hello.version, build=worker.hello.build)
 

@@ -279,7 +279,7 @@ class Supervisor:
                 await self._crashed(link, key, probing=probing, safe=safe)
                 return None
             self.tuned = record
-            load = load if record.crashed else with_choice(load, choose(record, self._options))
+            load = load if record.crashed else with_choice(load, choose(record, self._options, load.context_size))
             assert self._link is not None
             link = self._link
         link.send(load)

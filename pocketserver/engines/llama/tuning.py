@@ -19,8 +19,8 @@ TURN_GENERATED_TOKENS = 100
 WORTH_EXACTNESS = 1.05
 """A format whose logits do not depend on the batch is taken while it is no more than 5 % slower."""
 
-WORTH_MEMORY = 1.10
-"""Flash attention is kept while it is no more than 10 % slower: single rows differ by 5 % from one time to the next."""
+MOST_ATTENTION_BYTES = 128 * 1024 * 1024
+"""Without flash attention, scores of a micro-batch against the whole context are held; more than this is not spent."""
 
 WORTH_BLAS = 1.10
 """BLAS reads prompts if that is so much faster: it does not read their short stretches, and batches split there."""
@@ -74,6 +74,11 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     batches: tuple[Batch, ...] = ()
 
     @property
+    def short_seconds(self) -> float:
+        """How long a short question takes behind a filled context; the turn where that was not measured."""
+        return self.batches[-1].seconds if len(self.batches) > 1 else self.turn_seconds
+
+    @property
     def turn_seconds(self) -> float:
         return TURN_PROMPT_TOKENS * self.prompt_filled + TURN_GENERATED_TOKENS * self.generate_filled
 
@@ -81,6 +86,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 class TuningRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Everything measured at one time. `crashed` says that the measuring ended the process: then there are no rows.
 
+    `heads` is the model's number of attention heads, 0 where nothing was measured.
     `busy` is the share of the machine, 0 to 1, that other programs used meanwhile; `attempts` counts how often it was
     measured because of that.
     """
@@ -88,6 +94,7 @@ class TuningRecord(msgspec.Struct, frozen=True, kw_only=True):
     build: str
     safe_mode: bool
     usual: Runtime
+    heads: int = 0
     rows: tuple[Row, ...] = ()
     seconds: float = 0.0
     busy: float = 0.0
@@ -129,9 +136,10 @@ class Choice:
     batch_invariant: bool | None = None
 
 
-def choose(record: TuningRecord, given: Given) -> Choice:
+def choose(record: TuningRecord, given: Given, context_size: int = 0) -> Choice:
     """The best of what was measured, as far as it was not set by hand; the usual while that was disturbed."""
-    usual, rows = record.usual, record.rows if record.is_settled else ()
+    usual = record.usual
+    rows = [row for row in record.rows if record.is_settled and _fits(row, record.heads, context_size)]
     best = choose_format(rows, given)
     blas = best_blas(rows) if given.blas is None else given.blas
     threads = given.threads or best_threads(rows, usual)
@@ -159,20 +167,22 @@ def choose_format(rows: Iterable[Row], given: Given) -> Row | None:
 
 
 def best_format(rows: Iterable[Row]) -> Row | None:
-    """The fastest; flash attention is given up only for a real gain, and one that is nearly as fast may be exact.
+    """Of those whose turn is nearly the fastest: the exact ones if there are any, then the quickest at short questions.
 
-    Flash attention takes less memory, by context times micro-batch, and its share is the same at any depth.
+    Nearly the same is what single rows differ by from one time to the next.
     """
     formats = [row for row in rows if row.question is Question.FORMAT]
-    lean = [row for row in formats if row.runtime.flash_attention is not FlashAttention.OFF]
-    allowed = lean if _fastest(lean) <= _fastest(formats) * WORTH_MEMORY else formats
-    near = [row for row in allowed if row.turn_seconds <= _fastest(allowed) * WORTH_EXACTNESS]
+    fastest = min((row.turn_seconds for row in formats), default=0.0)
+    near = [row for row in formats if row.turn_seconds <= fastest * WORTH_EXACTNESS]
     exact = [row for row in near if row.batch_invariant]
-    return min(exact or near, key=lambda row: row.turn_seconds, default=None)
+    return min(exact or near, key=lambda row: row.short_seconds, default=None)
 
 
-def _fastest(rows: Iterable[Row]) -> float:
-    return min((row.turn_seconds for row in rows), default=float("inf"))
+def _fits(row: Row, heads: int, context_size: int) -> bool:
+    """Scores are float32 numbers, one for each token of a micro-batch against each of a full context."""
+    if row.question is Question.BLAS or row.runtime.flash_attention is not FlashAttention.OFF:
+        return True
+    return heads * context_size * row.runtime.micro_batch * 4 <= MOST_ATTENTION_BYTES
 
 
 def better(row: Row, again: Row) -> Row:

@@ -111,6 +111,7 @@ class _Measuring:
             build="",
             safe_mode=not self._load.extra_buffers,
             usual=self._usual,
+            heads=int(llama_cpp.llama_model_n_head(self._model.pointer)),
             rows=tuple(self._rows),
             seconds=self._elapsed,
             busy=self._others.share(),

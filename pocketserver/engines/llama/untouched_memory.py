@@ -67,6 +67,6 @@ def _give_back(start: int, end: int) -> None:
     libc = ctypes.CDLL(None)
     for place in range(start, end, _PIECE_BYTES):
         size = min(_PIECE_BYTES, end - place)
-        piece = np.frombuffer((ctypes.c_char * size).from_address(place), np.uint8)
+        piece = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(place))
         if not piece.any():
             libc.madvise(ctypes.c_void_p(place), ctypes.c_size_t(size), _DONT_NEED)
