@@ -1,6 +1,7 @@
 """The four endpoints over real sockets: every row of the error table, the shape of a stream, what a stranger learns."""
 
 import asyncio
+import gzip
 import io
 import json
 from collections.abc import AsyncIterator
@@ -334,6 +335,19 @@ async def test_a_body_over_four_mebibytes_is_413_with_and_without_a_length(http:
         async with http.post("/v1/chat/completions", data=data) as response:
             assert response.status == 413
             assert (await response.json())["error"]["code"] == "request_too_large"
+
+
+async def test_a_small_body_over_a_small_limit_is_413_though_it_came_at_once(tmp_path: Path) -> None:
+    body = json.dumps({**HI, "user": "x" * 2000}).encode()
+    packed = gzip.compress(body)
+    assert len(packed) < 1024
+
+    async with running(tmp_path, max_body_bytes=1024) as server, server.session() as http:
+        for headers in ({}, {"Content-Encoding": "gzip"}):
+            data = packed if headers else body
+            async with http.post("/v1/chat/completions", data=data, headers=headers) as response:
+                assert response.status == 413
+                assert (await response.json())["error"]["code"] == "request_too_large"
 
 
 async def test_an_unknown_compression_is_told_what_is_understood(http: aiohttp.ClientSession) -> None:

@@ -40,3 +40,14 @@ def test_tokens_that_came_all_at_once_are_counted() -> None:
     chart.add(Writing(start=10.0, end=10.0, tokens=4))
 
     assert sum(chart.shown(10.0)) == 4 / SPAN_SECONDS
+
+
+def test_short_answers_add_up_with_those_that_cross_a_span() -> None:
+    chart = RateChart()
+
+    for end in (10.5, 11.0, 11.9):
+        chart.add(Writing(start=10.1, end=end, tokens=4))
+    chart.add(Writing(start=11.0, end=13.0, tokens=10))
+    chart.add(Writing(start=12.5, end=13.5, tokens=3))
+
+    assert [span * SPAN_SECONDS for span in chart.shown(13.9)[-2:]] == [12 + 5, 5 + 3]

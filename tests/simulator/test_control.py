@@ -2,13 +2,14 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
-from tests.simulator.driving import Device, device
+from tests.simulator.driving import CHAT, HI, Device, device
 from tests.waiting import until
 
 
@@ -46,6 +47,24 @@ async def test_requests_show_bodies_and_timings_and_no_key(phone: Device) -> Non
     assert first["seconds"] >= first["time_to_first_token"] >= 0
     assert (second["status"], second["error"]) == (400, "invalid_parameter")
     assert len((await phone.control("GET", "/requests?last=1"))["requests"]) == 1
+
+
+@pytest.mark.parametrize("faulty", [False, True], ids=["no fault", "a fault for others"])
+async def test_bodies_are_shown_whole_however_they_came(phone: Device, faulty: bool) -> None:
+    if faulty:  # then a body is read before its handler asks for it
+        await phone.control("POST", "/faults", {"fault": "model_busy", "when": {"match": {"path": "/other"}}})
+    body = json.dumps({**HI, "user": "u" * 300}).encode()
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for start in range(0, len(body), 100):
+            yield body[start : start + 100]
+            await asyncio.sleep(0)
+
+    for data in (body, pieces()):
+        async with phone.http.post(CHAT, data=data) as response:
+            assert response.status == 200, await response.text()
+
+    assert [request.body for request in phone.simulator.requests] == [body, body]
 
 
 async def test_only_the_latest_thousand_requests_are_kept(phone: Device) -> None:

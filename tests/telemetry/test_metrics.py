@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -144,6 +145,28 @@ def test_an_answer_is_measured_once_in_each_figure(metrics: Metrics) -> None:
     # One token alone has no time per token.
     assert value(metrics, "time_per_output_token_seconds_count", model="tiny") == 1
     assert value(metrics, "time_per_output_token_seconds_sum", model="tiny") == pytest.approx(2.0 / 39)
+
+
+def test_many_answers_from_many_threads_are_all_counted(metrics: Metrics) -> None:
+    def some() -> None:
+        for _ in range(300):
+            answer(metrics)
+            metrics.observe_request(route=CHAT, status=200, error=None, key="ann")
+
+    threads = [threading.Thread(target=some) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        counted = value(metrics, "generated_tokens_total", model="tiny")
+        assert counted is not None
+        assert counted % 40 == 0
+    for thread in threads:
+        thread.join()
+
+    assert value(metrics, "generated_tokens_total", model="tiny") == 900 * 40
+    assert value(metrics, "request_duration_seconds_count", model="tiny") == 900
+    assert value(metrics, "requests_total", api="openai", route=CHAT, code="200", error="") == 900
+    assert value(metrics, "key_requests_total", key="ann") == 900
 
 
 def test_a_broken_answer_counts_the_tokens_that_went_out(metrics: Metrics) -> None:

@@ -35,6 +35,12 @@ def test_integers_beyond_64_bits_are_read_as_floats(written: str, read_as: objec
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(schema)) == schema
 
 
+def test_many_short_numbers_stay_integers() -> None:
+    numbers = list(range(1000, 1050))
+
+    assert read(f'{{"schema": {{"enum": {numbers}}}}}').schema == {"enum": numbers}
+
+
 def test_long_runs_of_digits_in_a_text_stay() -> None:
     assert read(f'{{"schema": {{}}, "text": "{10**30}"}}').text == str(10**30)
 

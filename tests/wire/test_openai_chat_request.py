@@ -162,6 +162,19 @@ def test_defaults_are_the_servers() -> None:
     assert (request.max_tokens, request.sampling.temperature, request.sampling.top_p) == (1024, 0.7, 0.95)
 
 
+def test_two_servers_in_one_process_have_their_own_defaults() -> None:
+    body = b'{"messages":[{"role":"user","content":"hi"}]}'
+    colder = Defaults(max_tokens=10, temperature=0.1, top_p=0.5, stop=())
+    read = [parse(body, request_id="r", defaults=defaults).request for defaults in (DEFAULTS, colder, DEFAULTS)]
+
+    assert [request.sampling.temperature for request in read] == [0.7, 0.1, 0.7]
+
+
+@pytest.mark.parametrize("zero", [0, 0.0])
+def test_a_zero_is_no_absent_field(zero: float) -> None:
+    assert ask(temperature=zero).request.sampling.temperature == 0
+
+
 def test_every_field_of_sampling_is_read() -> None:
     fields = {"temperature": 0.5, "top_p": 0.6, "top_k": 7, "min_p": 0.1, "typical_p": 0.9, "repeat_penalty": 1.2}
     fields |= {"frequency_penalty": 0.3, "presence_penalty": -0.4, "seed": 5}

@@ -81,6 +81,20 @@ async def test_counted_rules_come_first_in_their_order_then_the_newest() -> None
     assert said == ["first", "second", "second", "new", "new"]
 
 
+async def test_a_rule_that_is_taken_away_gives_way_to_the_next() -> None:
+    engine = ruled({"reply": {"text": "old"}})
+    newer = engine.rules.add(msgspec.convert({"reply": {"text": "new"}}, NewRule))
+    before = text(await events(engine, question()))
+
+    assert engine.rules.remove(newer)
+    assert not engine.rules.remove(newer)
+    after = text(await events(engine, question()))
+    engine.rules.clear()
+
+    assert (before, after) == ("new", "old")
+    assert text(await events(engine, question())) not in (before, after)
+
+
 @pytest.mark.parametrize(
     ("match", "fits"),
     [
