@@ -112,17 +112,17 @@ class Entrance:
 
     def _check_route(self, request: web.Request) -> None:
         problem = request.match_info.http_exception
+        if problem is None:
+            return
         if isinstance(problem, web.HTTPMethodNotAllowed):
             allowed = tuple(sorted(problem.allowed_methods))
             message = f"{request.path[:200]} takes {', '.join(allowed)}, not {request.method[:20]}."
             raise Refusal(Code.METHOD_NOT_ALLOWED, message, allow=allowed)
-        if problem is not None:
-            said = self.unserved.get(request.path)
-            raise Refusal(
-                Code.UNKNOWN_ROUTE,
-                said
-                or f"There is no {request.path[:200]} here. The base URL for clients is {self._base_for(request)}.",
-            )
+        said = self.unserved.get(request.path)
+        raise Refusal(
+            Code.UNKNOWN_ROUTE,
+            said or f"There is no {request.path[:200]} here. The base URL for clients is {self._base_for(request)}.",
+        )
 
     def _base_for(self, request: web.Request) -> str:
         bare = any(part in request.path for part in self.bare_paths)
