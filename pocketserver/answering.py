@@ -14,7 +14,7 @@ from aiohttp import web
 from pocketserver.errors import Code, Refusal
 from pocketserver.gate.entrance import route_template, too_large
 from pocketserver.wire.anthropic_models import asks_models_of_anthropic
-from pocketserver.wire.context import ANSWER, KEY_NAME, REQUEST_ID, Answer
+from pocketserver.wire.context import ANSWER, KEY_NAME, Answer
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 CLIENT_GONE = 499
@@ -71,7 +71,7 @@ class Answering:
     async def stamp(self, request: web.Request, response: web.StreamResponse) -> None:
         """Give every response its id; for `Application.on_response_prepare`."""
         answer = request.get(ANSWER)
-        request_id = self.new_id() if answer is None else request[REQUEST_ID]
+        request_id = self.new_id() if answer is None else answer.request_id
         headers = response.headers
         headers["x-request-id"] = request_id
         own = self._shape(request).id_headers(request_id)
@@ -88,9 +88,12 @@ class Answering:
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """The outermost one of the application."""
         arrived = time.monotonic()
-        request[REQUEST_ID] = request_id = self.new_id()
-        request[ANSWER] = answer = Answer(
-            arrived=arrived, created=int(self.unix_time()), strict=self.strict, shows_warnings=self.shows_warnings
+        answer = request[ANSWER] = Answer(
+            request_id=self.new_id(),
+            arrived=arrived,
+            created=int(self.unix_time()),
+            strict=self.strict,
+            shows_warnings=self.shows_warnings,
         )
         status = CLIENT_GONE
         error: Code | None = Code.REQUEST_CANCELLED
@@ -112,7 +115,7 @@ class Answering:
                     method=request.method,
                     path=request.path,
                     peer=request.remote or "",
-                    request_id=request_id,
+                    request_id=answer.request_id,
                     key_name=request.get(KEY_NAME),
                     status=status,
                     error=error,
@@ -130,14 +133,15 @@ class Answering:
         return self._fault(request, error)
 
     def _fault(self, request: web.Request, error: Exception) -> Refusal:
-        self.log.error("request %s failed inside the server", request[REQUEST_ID], exc_info=error)
+        request_id = request[ANSWER].request_id
+        self.log.error("request %s failed inside the server", request_id, exc_info=error)
         return Refusal(
             Code.INTERNAL_ERROR,
-            f"Something went wrong inside the server; its log has the details under request {request[REQUEST_ID]}.",
+            f"Something went wrong inside the server; its log has the details under request {request_id}.",
         )
 
     def _refused(self, request: web.Request, refusal: Refusal) -> web.Response:
-        response = self._shape(request).response(refusal, request_id=request[REQUEST_ID])
+        response = self._shape(request).response(refusal, request_id=request[ANSWER].request_id)
         if request.content.exception() is not None:
             response.force_close()  # its body cannot be read to the end, so nobody knows where a next request begins
         return response

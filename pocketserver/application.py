@@ -25,7 +25,7 @@ from pocketserver.telemetry.rates import tokens_per_second
 from pocketserver.wire import anthropic_request
 from pocketserver.wire.anthropic_errors import AnthropicErrors
 from pocketserver.wire.anthropic_messages import Messages
-from pocketserver.wire.context import KEY_NAME, REQUEST_ID, Answer, ModelAccess, ModelNames, Patience
+from pocketserver.wire.context import KEY_NAME, Answer, ModelAccess, ModelNames, Patience
 from pocketserver.wire.device import ROOT, Device
 from pocketserver.wire.error_table import ErrorTable
 from pocketserver.wire.explain import Explain
@@ -280,7 +280,7 @@ def record(server: Server, exchange: Exchange) -> None:
 
 def _began(server: Server, request: web.Request, answer: Answer, key: str | None) -> None:
     """A request asks for the model; it may have to wait."""
-    server.activity.began(request[REQUEST_ID], key, request.remote or "", answer)
+    server.activity.began(answer.request_id, key, request.remote or "", answer)
 
 
 def _line(exchange: Exchange) -> RequestLine:

@@ -15,7 +15,7 @@ from pocketserver.simulator.faulty_writer import FaultyWriter
 from pocketserver.simulator.interruptions import Break, Delay, Opening
 from pocketserver.simulator.network import hang_up
 from pocketserver.simulator.words import NewFault
-from pocketserver.wire.context import ANSWER, REQUEST_ID
+from pocketserver.wire.context import ANSWER
 
 if TYPE_CHECKING:
     from pocketserver.simulator.simulator import Simulator
@@ -36,7 +36,8 @@ class Injection:
         """Stands before the gate, so that refused requests are captured too."""
         if request.path.startswith(PAGE):
             return await handler(request)
-        captured = self.simulator.arrived(request.method, request.path_qs, request.headers, request[REQUEST_ID])
+        answer = request[ANSWER]
+        captured = self.simulator.arrived(request.method, request.path_qs, request.headers, answer.request_id)
         captured.live_body = lambda: request._read_bytes  # noqa: SLF001 - aiohttp keeps what a handler has read
         try:
             return await handler(request)
@@ -44,7 +45,6 @@ class Injection:
             captured.retry_after = refusal.retry_after
             raise
         finally:
-            answer = request[ANSWER]
             captured.tokens, captured.time_to_first_token = answer.tokens, answer.time_to_first_token
             captured.live_body = _nothing
             self.simulator.keep_body(captured, request._read_bytes or b"")  # noqa: SLF001
@@ -61,7 +61,7 @@ class Injection:
         fault = self.simulator.faults.strike(asked)
         if fault is None:
             return await handler(request)
-        self.simulator.struck(fault, request[REQUEST_ID])
+        self.simulator.struck(fault, request[ANSWER].request_id)
         match FAULTS[fault.asked.fault].place:
             case Place.REFUSAL:
                 raise refusal_of(fault.asked)
@@ -95,22 +95,22 @@ class Injection:
                 interruption = Break(after_tokens=after)
             case _:
                 interruption = Break(after_tokens=after, hang_up=_hang_up(request, asked))
-        interruptions[request[REQUEST_ID]] = interruption
+        interruptions[request[ANSWER].request_id] = interruption
         try:
             return await handler(request)
         finally:
-            interruptions.pop(request[REQUEST_ID], None)
+            interruptions.pop(request[ANSWER].request_id, None)
 
     async def _bytes(self, request: web.Request, handler: Handler, fault: ArmedFault) -> web.StreamResponse:
         name = fault.asked.fault
         if name == "drop_inside_character":
-            self.simulator.engine.interruptions[request[REQUEST_ID]] = Opening()
+            self.simulator.engine.interruptions[request[ANSWER].request_id] = Opening()
         # aiohttp writes every response through this writer; nothing was written to it yet.
         request._payload_writer = FaultyWriter(request.protocol, name, _hang_up(request, fault.asked))  # noqa: SLF001
         try:
             return await handler(request)
         finally:
-            self.simulator.engine.interruptions.pop(request[REQUEST_ID], None)
+            self.simulator.engine.interruptions.pop(request[ANSWER].request_id, None)
 
 
 def _hang_up(request: web.Request, asked: NewFault) -> Callable[[], None]:

@@ -11,7 +11,7 @@ from pocketserver.errors import Refusal
 from pocketserver.wire import anthropic_request, sse
 from pocketserver.wire.anthropic_answer import Document, Events, framed
 from pocketserver.wire.choices import Choices
-from pocketserver.wire.context import ANSWER, REQUEST_ID, ModelAccess, body_of
+from pocketserver.wire.context import ANSWER, ModelAccess, body_of
 from pocketserver.wire.error_table import ErrorTable
 
 
@@ -51,7 +51,7 @@ class Messages:
         access, answer = self.access, request[ANSWER]
         asked = parse(
             body,
-            request_id=request[REQUEST_ID],
+            request_id=answer.request_id,
             defaults=self.defaults,
             drop_hosted=self.drop_hosted,
             warn=answer.warn,
@@ -88,7 +88,7 @@ class Messages:
             display=asked.display,
             context_size=self.access.context_size,
         )
-        on_error = partial(self._error_event, request[REQUEST_ID])
+        on_error = partial(self._error_event, request[ANSWER].request_id)
         async with (
             sse.Stream(request, events, on_error=on_error, waiting=self.access.waiting) as stream,
             self.access.turn(request, wanted) as turn,

@@ -5,7 +5,7 @@ import fnmatch
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol, Self
 
 import msgspec
@@ -90,8 +90,7 @@ class Door(Protocol):
     def loaded(self) -> Sequence[LoadedModel]: ...
 
 
-@dataclass(slots=True)
-class Answer:
+class Answer(msgspec.Struct, eq=False, kw_only=True):
     """What became of one request: filled by a wire module, read by the access line and the metrics.
 
     `created` is the Unix time that the answer carries, `time_to_first_token` is in seconds from the request's arrival.
@@ -101,7 +100,8 @@ class Answer:
     """
 
     arrived: float
-    created: int = field(default_factory=lambda: int(time.time()))
+    request_id: str = ""
+    created: int = msgspec.field(default_factory=lambda: int(time.time()))
     strict: bool = False
     shows_warnings: bool = False
     model: str | None = None
@@ -113,7 +113,7 @@ class Answer:
     turn: Turn | None = None
     awaited: int = 1
     delivered: bool = False
-    warnings: list[str] = field(default_factory=list)
+    warnings: list[str] = msgspec.field(default_factory=list)
 
     @property
     def tells(self) -> bool:
@@ -188,7 +188,6 @@ def _together(before: Timings | None, more: Timings) -> Timings:
 
 
 ANSWER = web.RequestKey("answer", Answer)
-REQUEST_ID = web.RequestKey("request_id", str)
 KEY_NAME = web.RequestKey("key_name", str)
 
 

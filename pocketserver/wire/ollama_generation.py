@@ -9,7 +9,7 @@ from aiohttp import web
 from pocketserver.chat import Event, GenerationRequest, Message, Role
 from pocketserver.errors import Code, Refusal
 from pocketserver.wire import ndjson
-from pocketserver.wire.context import ANSWER, REQUEST_ID, Answer, body_of
+from pocketserver.wire.context import ANSWER, Answer, body_of
 from pocketserver.wire.error_table import ErrorTable
 from pocketserver.wire.json_body import invalid, tell_unread
 from pocketserver.wire.ollama_answer import (
@@ -100,7 +100,7 @@ class OllamaGeneration:
             raise invalid("messages", "An empty conversation asks for no answer: it only loads the model.")
         wanted, num_ctx = generation_request(
             asked,
-            request_id=request[REQUEST_ID],
+            request_id=request[ANSWER].request_id,
             model=chosen.id,
             settings=chosen.settings,
             effort=chosen.effort(asked.thinks),

@@ -9,7 +9,7 @@ from pocketserver.chat import GenerationRequest
 from pocketserver.errors import Refusal
 from pocketserver.wire import json_body, openai_chat_request, sse
 from pocketserver.wire.choices import Choices
-from pocketserver.wire.context import ANSWER, REQUEST_ID, ModelAccess, body_of
+from pocketserver.wire.context import ANSWER, ModelAccess, body_of
 from pocketserver.wire.error_table import ErrorTable
 from pocketserver.wire.openai_chat_answer import Chunks, Document
 from pocketserver.wire.openai_sampling import Defaults
@@ -34,7 +34,7 @@ class ChatCompletions:
     async def prepared(self, request: web.Request, body: bytes) -> openai_chat_request.Asked:
         """What a body asks of the model, which is named in it. Raises Refusal with the field at fault."""
         access, answer = self.access, request[ANSWER]
-        asked = openai_chat_request.parse(body, request_id=request[REQUEST_ID], defaults=self.defaults)
+        asked = openai_chat_request.parse(body, request_id=answer.request_id, defaults=self.defaults)
         if answer.tells:
             json_body.tell_unread(body, openai_chat_request.Body, answer.warn)
         access.door.check_ready()

@@ -8,7 +8,7 @@ from aiohttp import web
 from pocketserver.errors import Refusal
 from pocketserver.wire import openai_completions_request, sse
 from pocketserver.wire.choices import Choices
-from pocketserver.wire.context import ANSWER, REQUEST_ID, ModelAccess, body_of
+from pocketserver.wire.context import ANSWER, ModelAccess, body_of
 from pocketserver.wire.error_table import ErrorTable
 from pocketserver.wire.openai_completions_answer import Chunks, Document
 from pocketserver.wire.openai_completions_request import Asked
@@ -33,7 +33,7 @@ class Completions:
         """What a body asks of the model, which is named in each request. Raises Refusal with the field at fault."""
         access, answer = self.access, request[ANSWER]
         asked = openai_completions_request.parse(
-            body, request_id=request[REQUEST_ID], defaults=self.defaults, warn=answer.warn
+            body, request_id=answer.request_id, defaults=self.defaults, warn=answer.warn
         )
         access.door.check_ready()
         model = answer.model = await access.models.resolve(asked.model, answer)

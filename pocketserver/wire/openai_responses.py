@@ -10,7 +10,7 @@ from aiohttp import web
 from pocketserver.chat import Event, GenerationRequest, JsonValue
 from pocketserver.errors import Code, Refusal
 from pocketserver.wire import openai_responses_request, sse
-from pocketserver.wire.context import ANSWER, KEY_NAME, REQUEST_ID, ModelAccess, Turn, body_of
+from pocketserver.wire.context import ANSWER, KEY_NAME, ModelAccess, Turn, body_of
 from pocketserver.wire.json_body import invalid
 from pocketserver.wire.openai_responses_answer import Output, ResponseObject, collected
 from pocketserver.wire.openai_responses_events import Events
@@ -72,7 +72,7 @@ class Responses:
         answer = request[ANSWER]
         asked = openai_responses_request.parse(
             body,
-            request_id=request[REQUEST_ID],
+            request_id=answer.request_id,
             defaults=self.defaults,
             drop_hosted=self.drop_hosted,
             warn=answer.warn,
@@ -130,7 +130,7 @@ class Responses:
         """The items of this request alone."""
         store, owner = self.store, request.get(KEY_NAME)
         resolve: Callable[[str], Item | None] = _nothing if store is None else lambda found: store.item(owner, found)
-        return items(asked.input, mint=_Mint(request[REQUEST_ID]), resolve=resolve, warn=request[ANSWER].warn)
+        return items(asked.input, mint=_Mint(request[ANSWER].request_id), resolve=resolve, warn=request[ANSWER].warn)
 
     def _previous(self, response_id: str | None, owner: str | None) -> tuple[Kept, ...]:
         if response_id is None or self.store is None:
