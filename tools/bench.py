@@ -29,6 +29,7 @@ from pocketserver.bench.measures import AFTER_RESTART, FIGURES, Better, Figure, 
 from pocketserver.bench.prompts import Prompts, calibrated
 from pocketserver.bench.results import Result
 from pocketserver.bench.run import MAX_ROUNDS, Plan, alternate, take
+from pocketserver.engines.llama import native
 from pocketserver.errors import StartupError
 from pocketserver.models.pull import ensure_default_model
 
@@ -97,6 +98,7 @@ async def _run(arguments: argparse.Namespace) -> tuple[list[Comparison], dict[st
         started = time.strftime("%Y-%m-%d %H:%M")
         comparisons, settings = await _measured(bed, arguments)
     about = {"started": started, "machine": machine(), "rounds": bed.rounds, "context": bed.context, "threads": threads}
+    about |= {"build": native.build()}
     about |= {"model": model.name, "package": f"llama-cpp-python {importlib.metadata.version('llama-cpp-python')}"}
     return comparisons, {**about, **settings}
 

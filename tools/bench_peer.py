@@ -65,6 +65,7 @@ def reports_amx() -> bool:
 def shown(params: xllamacpp.CommonParams) -> dict[str, object]:
     return {
         "package": f"xllamacpp {importlib.metadata.version('xllamacpp')}",
+        "build": str(xllamacpp.get_system_info()).strip(),
         "context": params.n_ctx,
         "threads": params.cpuparams.n_threads,
         "slots": params.n_parallel,

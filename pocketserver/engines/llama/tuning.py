@@ -19,6 +19,9 @@ TURN_GENERATED_TOKENS = 100
 WORTH_EXACTNESS = 1.05
 """A format whose logits do not depend on the batch is taken while it is no more than 5 % slower."""
 
+WORTH_MEMORY = 1.10
+"""Flash attention is kept while it is no more than 10 % slower: single rows differ by 5 % from one time to the next."""
+
 MOST_ATTENTION_BYTES = 128 * 1024 * 1024
 """Without flash attention, scores of a micro-batch against the whole context are held; more than this is not spent."""
 
@@ -72,11 +75,6 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     generate_filled: float
     batch_invariant: bool | None = None
     batches: tuple[Batch, ...] = ()
-
-    @property
-    def short_seconds(self) -> float:
-        """How long a short question takes behind a filled context; the turn where that was not measured."""
-        return self.batches[-1].seconds if len(self.batches) > 1 else self.turn_seconds
 
     @property
     def turn_seconds(self) -> float:
@@ -167,15 +165,20 @@ def choose_format(rows: Iterable[Row], given: Given) -> Row | None:
 
 
 def best_format(rows: Iterable[Row]) -> Row | None:
-    """Of those whose turn is nearly the fastest: the exact ones if there are any, then the quickest at short questions.
+    """The fastest; flash attention is given up only for a real gain, and one that is nearly as fast may be exact.
 
-    Nearly the same is what single rows differ by from one time to the next.
+    Flash attention takes less memory, by context times micro-batch, and its share is the same at any depth.
     """
     formats = [row for row in rows if row.question is Question.FORMAT]
-    fastest = min((row.turn_seconds for row in formats), default=0.0)
-    near = [row for row in formats if row.turn_seconds <= fastest * WORTH_EXACTNESS]
+    lean = [row for row in formats if row.runtime.flash_attention is not FlashAttention.OFF]
+    allowed = lean if _fastest(lean) <= _fastest(formats) * WORTH_MEMORY else formats
+    near = [row for row in allowed if row.turn_seconds <= _fastest(allowed) * WORTH_EXACTNESS]
     exact = [row for row in near if row.batch_invariant]
-    return min(exact or near, key=lambda row: row.short_seconds, default=None)
+    return min(exact or near, key=lambda row: row.turn_seconds, default=None)
+
+
+def _fastest(rows: Iterable[Row]) -> float:
+    return min((row.turn_seconds for row in rows), default=float("inf"))
 
 
 def _fits(row: Row, heads: int, context_size: int) -> bool:
