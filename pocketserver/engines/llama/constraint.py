@@ -145,9 +145,9 @@ class TokenConstraint:
         """Set the logits of tokens that may not come to -inf, in place."""
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         self._check()
-        allowed = np.unpackbits(bits, bitorder="little")[: len(logits)]
-        logits[: len(allowed)][allowed == 0] = -np.inf
-        logits[len(allowed) :] = -np.inf
+        forbidden = np.unpackbits(np.invert(bits), bitorder="little")[: len(logits)].view(np.bool_)
+        np.copyto(logits[: len(forbidden)], -np.inf, where=forbidden)
+        logits[len(forbidden) :] = -np.inf
 
     def accept(self, token: int) -> list[int]:
         """A token was chosen; the tokens that must follow it are accepted too and returned."""

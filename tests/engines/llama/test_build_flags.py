@@ -9,6 +9,7 @@ import pytest
 
 from pocketserver.engines.llama.build_flags import (
     OPTIONS,
+    UNROLLED,
     Machine,
     advice,
     cmake_arguments,
@@ -26,15 +27,16 @@ def machine(*features: str, system: str = "linux") -> Machine:
 
 
 def test_most_processors_get_a_native_build() -> None:
-    assert cmake_arguments(machine("avx2", "fma")) == ["-DGGML_NATIVE=ON"]
-    assert cmake_arguments(machine(system="darwin")) == ["-DGGML_NATIVE=ON"]
+    assert cmake_arguments(machine("avx2", "fma")) == ["-DGGML_NATIVE=ON", UNROLLED]
+    assert cmake_arguments(machine(system="darwin")) == ["-DGGML_NATIVE=ON", UNROLLED]
+    assert cmake_arguments(machine(system="win32")) == ["-DGGML_NATIVE=ON"]
 
 
 def test_processors_with_amx_get_everything_by_name_but_that() -> None:
     arguments = cmake_arguments(machine(*SERVER))
     assert arguments[0] == "-DGGML_NATIVE=OFF"
     assert {"-DGGML_AVX512=ON", "-DGGML_AVX512_VNNI=ON", "-DGGML_AVX512_BF16=OFF"} <= set(arguments)
-    assert len(arguments) == 1 + len(OPTIONS)
+    assert len(arguments) == 2 + len(OPTIONS)
     assert not any("AMX" in argument or "FP16" in argument or "REPACK" in argument for argument in arguments)
 
 
