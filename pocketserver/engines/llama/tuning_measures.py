@@ -19,6 +19,7 @@ from pocketserver.engines.llama import native
 from pocketserver.engines.llama.decoder import Decoder, Logits, crash, probe
 from pocketserver.engines.llama.frames import FromWorker, Load, LoadProgress, Measured, Probing, Tuned
 from pocketserver.engines.llama.model import Model
+from pocketserver.engines.llama.reading import LEAST_STRETCH
 from pocketserver.engines.llama.runtime import FlashAttention, KvType, Runtime
 from pocketserver.engines.llama.session import runtime_of
 from pocketserver.engines.llama.tuning import (
@@ -51,6 +52,7 @@ _COPIES = 11  # and so often it is there once more when the context is filled: 7
 _SINGLES = 8
 _SMALLEST_PIECE = 16
 _PIECE_SECONDS = 0.6
+_BLAS_SHARE = 1.5
 _MAYBE_THE_BEST = 1.5
 _CONTEXT = 1024
 
@@ -232,14 +234,18 @@ class _Measuring:
     def _measure_blas(self, runtime: Runtime) -> None:
         """A micro-batch through BLAS and without: the matrices' layout is changed for each one, however short it is."""
         suits = self._model.blas is not None and self._model.gpu_layers == 0 and self._model.can_be_cut
-        if not suits or not self._time_is_left:
+        text = self._text(min(runtime.micro_batch, self._affordable_tokens()))
+        if not suits or len(text) < LEAST_STRETCH:
             return
-        text = self._text(runtime.micro_batch)
         with self._context(runtime) as decoder:
             seconds = _timed(decoder.decode, text) / len(text)
         self._add(_row(Question.BLAS, runtime, seconds, 0.0))
-        if self._time_is_left:
-            self._add(self._blas_row(msgspec.structs.replace(runtime, blas=True), text))
+        self._add(self._blas_row(msgspec.structs.replace(runtime, blas=True), text))
+
+    def _affordable_tokens(self) -> int:
+        """A text that is read three times. It has a budget of its own: where prompts take long, BLAS gains most."""
+        slowest = max((row.prompt_empty for row in self._rows if row.question is Question.FORMAT), default=1.0)
+        return int(self._budget_seconds * _BLAS_SHARE / (3 * slowest))
 
     def _blas_row(self, runtime: Runtime, text: Sequence[int]) -> Row:
         """The same in two batches first, for their logits: BLAS makes its threads and buffers meanwhile."""
