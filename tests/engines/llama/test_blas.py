@@ -141,7 +141,7 @@ async def test_drafts_change_nothing(default_model_path: Path, tmp_path: Path, c
 
 
 async def test_an_answer_that_was_cancelled_in_its_prompt_spoils_nothing(warm: LlamaEngine, cold: LlamaEngine) -> None:
-    messages = [Message(role=Role.USER, content=LONG * 9 + "Who counted?")]
+    messages = [Message(role=Role.USER, content=LONG * 5 + "Who counted?")]
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.2), warm.generate(conversation(messages)) as stream:
             await anext(stream)

@@ -215,7 +215,7 @@ async def test_a_model_is_measured_once_and_runs_as_it_was_chosen(make_engine: M
 
 @pytest.mark.real_model
 async def test_formats_are_measured_with_the_threads_that_are_set(make_engine: MakeEngine) -> None:
-    engine = make_engine(tuning=True, tuning_seconds=60.0, threads=1)
+    engine = make_engine(tuning=True, tuning_seconds=12.0, threads=1)
     await engine.start()
     await engine.loaded()
     assert engine.tuned is not None
