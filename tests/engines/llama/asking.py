@@ -1,15 +1,30 @@
 """Requests to a llama engine and their whole answers, as the tests of this folder need them."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pocketserver.chat import Event, Finished, GenerationRequest, Message, Role, Sampling, TextDelta, TokenScore
-from pocketserver.engines.llama.process import LlamaEngine
+from pocketserver.engines.llama.process import LlamaEngine, LlamaOptions
 
 GREEDY = Sampling(temperature=0)
 _numbers = itertools.count(1)
+
+
+@asynccontextmanager
+async def loaded(path: Path, folder: Path, **options: Any) -> AsyncIterator[LlamaEngine]:
+    """An engine that answers, until the block is left. It decodes on one thread unless told otherwise."""
+    values: dict[str, Any] = {"model_id": "model", "path": path, "state_folder": folder, "threads": 1}
+    engine = LlamaEngine(LlamaOptions(**values | options))
+    try:
+        await engine.start()
+        await engine.loaded()
+        yield engine
+    finally:
+        await engine.close()
 
 
 def asking(text: str, **fields: Any) -> GenerationRequest:

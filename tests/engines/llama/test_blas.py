@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,10 @@ import pytest_asyncio
 
 from pocketserver.chat import GenerationRequest, Message, Role
 from pocketserver.engines.llama import blas_library
-from pocketserver.engines.llama.process import LlamaEngine, LlamaOptions
+from pocketserver.engines.llama.process import LlamaEngine
 from pocketserver.engines.llama.runtime import KvType
 from tests.engines.llama.asking import Answer, answered, asking, completing
+from tests.engines.llama.asking import loaded as loaded_engine
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.real_model]
 
@@ -36,17 +37,9 @@ def backend() -> None:
         pytest.skip("there is no BLAS backend here; make setup builds it on Linux")
 
 
-@asynccontextmanager
-async def loaded(path: Path, folder: Path, **options: Any) -> AsyncIterator[LlamaEngine]:
-    values: dict[str, Any] = {"model_id": "model", "path": path, "state_folder": folder, "context": 2048, "threads": 1}
-    values |= {"kv_type": KvType.Q8_0, "blas": True, "micro_batch": 128}
-    engine = LlamaEngine(LlamaOptions(**values | options))
-    try:
-        await engine.start()
-        await engine.loaded()
-        yield engine
-    finally:
-        await engine.close()
+def loaded(path: Path, folder: Path, **options: Any) -> AbstractAsyncContextManager[LlamaEngine]:
+    defaults = {"context": 2048, "kv_type": KvType.Q8_0, "blas": True, "micro_batch": 128}
+    return loaded_engine(path, folder, **defaults | options)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

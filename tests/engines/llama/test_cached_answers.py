@@ -5,7 +5,7 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,9 @@ import pytest_asyncio
 
 from pocketserver.chat import GenerationRequest, Message, Role, TokenScore
 from pocketserver.engines.llama.cache_files import FOLDER
-from pocketserver.engines.llama.process import LlamaEngine, LlamaOptions
+from pocketserver.engines.llama.process import LlamaEngine
 from pocketserver.engines.llama.runtime import KvType
+from tests.engines.llama import asking
 from tests.engines.llama.asking import Answer, answered, completing
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.real_model]
@@ -45,16 +46,8 @@ def chat(question: str, **fields: Any) -> GenerationRequest:
     )
 
 
-@asynccontextmanager
-async def loaded(path: Path, folder: Path, **options: Any) -> AsyncIterator[LlamaEngine]:
-    values: dict[str, Any] = {"model_id": "model", "path": path, "state_folder": folder, "context": 512, "threads": 1}
-    engine = LlamaEngine(LlamaOptions(**values | options))
-    try:
-        await engine.start()
-        await engine.loaded()
-        yield engine
-    finally:
-        await engine.close()
+def loaded(path: Path, folder: Path, **options: Any) -> AbstractAsyncContextManager[LlamaEngine]:
+    return asking.loaded(path, folder, **{"context": 512} | options)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

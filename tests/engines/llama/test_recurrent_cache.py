@@ -1,14 +1,15 @@
 """A memory that cannot be cut back: states are used whole or not at all, and answers are as without a cache."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
 from pocketserver.chat import Grammar
-from pocketserver.engines.llama.process import LlamaEngine, LlamaOptions
+from pocketserver.engines.llama.process import LlamaEngine
+from tests.engines.llama import asking
 from tests.engines.llama.asking import Answer, answered, completing
 from tests.engines.llama.recurrent_model import write_recurrent_model
 
@@ -21,17 +22,8 @@ FIRST = "The river runs through the old town and under seven bridges. " * 3
 OTHER = "Bread is made of flour, water and salt, and of patience above all. " * 3
 
 
-@asynccontextmanager
-async def loaded(folder: Path, **budgets: int) -> AsyncIterator[LlamaEngine]:
-    path = write_recurrent_model(folder / "tiny.gguf")
-    options = LlamaOptions(model_id="tiny", path=path, state_folder=folder, context=2048, threads=1, **budgets)  # type: ignore[arg-type]
-    engine = LlamaEngine(options)
-    try:
-        await engine.start()
-        await engine.loaded()
-        yield engine
-    finally:
-        await engine.close()
+def loaded(folder: Path, **budgets: int) -> AbstractAsyncContextManager[LlamaEngine]:
+    return asking.loaded(write_recurrent_model(folder / "tiny.gguf"), folder, context=2048, **budgets)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
