@@ -11,6 +11,7 @@ import importlib.metadata
 import importlib.util
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import tarfile
@@ -43,7 +44,7 @@ class BuildFailedError(Exception):
 def installed() -> Libraries | None:
     """The libraries for the installed version of llama.cpp, if both are there."""
     version, openblas = _llama_version(), _openblas()
-    if version is None or openblas is None or not _backend(version).exists():
+    if version is None or openblas is None or not is_whole(_backend(version)):
         return None
     return Libraries(backend=_backend(version), openblas=openblas)
 
@@ -53,21 +54,40 @@ def is_possible() -> bool:
     return sys.platform == "linux" and None not in (_llama_version(), _openblas(), _compiler())
 
 
+def is_whole(library: Path) -> bool:
+    """Whether an ELF file reaches as far as its header says: loading one that was cut short ends the process.
+
+    The table of sections stands last; where, how large and how many they are is told by the 64-bit header (elf(5)).
+    """
+    try:
+        with library.open("rb") as file:
+            head, size = file.read(64), os.fstat(file.fileno()).st_size
+    except OSError:
+        return False
+    if len(head) < 64 or head[:4] != b"\x7fELF":
+        return False
+    (place,), (entry_bytes, entries) = struct.unpack_from("<Q", head, 40), struct.unpack_from("<HH", head, 58)
+    return bool(size >= place + entry_bytes * entries)
+
+
 def build() -> Path:
     """Build the backend if it is not there; its path. Blocks for some seconds. Raises BuildFailedError."""
     version, openblas, compiler = _llama_version(), _openblas(), _compiler()
     if sys.platform != "linux" or version is None or openblas is None or compiler is None:
         raise BuildFailedError("it needs Linux, a C++ compiler and the packages llama-cpp-python and scipy-openblas32")
     backend = _backend(version)
-    if backend.exists():
+    if is_whole(backend):
         return backend
     try:
         with tempfile.TemporaryDirectory(prefix="ggml-blas-") as folder:
             source = _unpacked(_downloaded(version, Path(folder)), Path(folder))
             backend.parent.mkdir(parents=True, exist_ok=True)
             unfinished = backend.with_suffix(f".{os.getpid()}")
-            _run([compiler, *_arguments(source, openblas), "-o", str(unfinished)])
-            unfinished.replace(backend)
+            try:
+                _run([compiler, *_arguments(source, openblas), "-o", str(unfinished)])
+                unfinished.replace(backend)
+            finally:
+                unfinished.unlink(missing_ok=True)
     except (OSError, tarfile.TarError, subprocess.TimeoutExpired) as error:
         raise BuildFailedError(str(error)) from error
     return backend
